@@ -1,0 +1,1 @@
+"""Estimate and certify gradient alignment on real networks."""

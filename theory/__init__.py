@@ -1,0 +1,1 @@
+"""Derive, prove, enumerate and refute: the mathematics of gradient alignment."""
