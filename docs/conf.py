@@ -1,0 +1,28 @@
+"""Sphinx configuration: MyST pages, furo theme, API pages from docstrings."""
+
+from importlib.metadata import version as _version
+
+project = "gradient-alignment"
+author = "the gradient-alignment authors"
+release = _version("gradient-alignment")
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.viewcode",
+]
+myst_enable_extensions = ["dollarmath", "amsmath", "deflist", "colon_fence"]
+myst_heading_anchors = 3
+exclude_patterns = ["_build"]
+
+autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+autodoc_default_options = {"members": True, "show-inheritance": True}
+napoleon_google_docstring = False
+napoleon_use_rtype = False
+
+html_theme = "furo"
+html_title = "gradient-alignment"
