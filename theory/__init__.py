@@ -1,1 +1,53 @@
-"""Derive, prove, enumerate and refute: the mathematics of gradient alignment."""
+"""Derive, prove, enumerate and refute: the mathematics of gradient alignment.
+
+Modules load on first use, so that ``import theory`` costs next to nothing; ``theory.strategies`` needs hypothesis,
+proofs by solver and ball-arithmetic enclosures need the extra ``proofs``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+_HOME = {
+    "Assumption": "bounds",
+    "B_align": "bounds",
+    "B_exact": "bounds",
+    "Bound": "bounds",
+    "Moments": "bounds",
+    "bound": "bounds",
+    "n_eff": "bounds",
+    "FiniteLaw": "laws",
+    "falsify": "worst_case",
+}
+_MODULES = (
+    "bounds",
+    "claims",
+    "derivations",
+    "exact",
+    "expansion",
+    "graphs",
+    "laws",
+    "proofs",
+    "strategies",
+    "worst_case",
+)
+
+__all__ = sorted([*_HOME, *_MODULES])  # noqa: PLE0605
+
+if TYPE_CHECKING:
+    from theory.bounds import Assumption, B_align, B_exact, Bound, Moments, bound, n_eff
+    from theory.laws import FiniteLaw
+    from theory.worst_case import falsify
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(f"theory.{_HOME[name]}"), name)
+    if name in _MODULES:
+        return importlib.import_module(f"theory.{name}")
+    raise AttributeError(f"module 'theory' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -1,0 +1,94 @@
+"""The direction of imports, what an import loads, and that every public name is documented."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+FORBIDDEN = {
+    "theory": {"torch", "certify", "validation", "transformers", "sklearn", "matplotlib", "click", "rich"},
+    "certify": {"validation", "transformers", "sklearn", "matplotlib", "click"},
+    "validation": set(),
+}
+
+
+def imports(path: Path, *, module_level: bool = False) -> set[str]:
+    """Top-level packages imported anywhere in a file, or only when the file itself is imported."""
+    tree = ast.parse(path.read_text())
+    skip: set[ast.AST] = set()
+    if module_level:
+        for node in ast.walk(tree):
+            lazy = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) or (
+                isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+            )
+            if lazy:
+                skip.update(ast.walk(node))
+    found = set()
+    for node in ast.walk(tree):
+        if node in skip:
+            continue
+        if isinstance(node, ast.Import):
+            found.update(alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import"
+            found.add((node.module or "").split(".")[0])
+    return found
+
+
+def loaded(statement: str) -> set[str]:
+    code = f"{statement}\nimport sys, json; print(json.dumps(sorted(sys.modules)))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(json.loads(out.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("package", FORBIDDEN)
+def test_imports_point_one_way(package):
+    for path in (ROOT / package).rglob("*.py"):
+        bad = imports(path) & FORBIDDEN[package]
+        assert not bad, f"{path.relative_to(ROOT)} imports {bad}"
+
+
+def test_hypothesis_is_imported_by_the_strategies_only():
+    users = {p.name for p in (ROOT / "theory").glob("*.py") if "hypothesis" in imports(p, module_level=True)}
+    assert users == {"strategies.py"}
+
+
+@pytest.mark.parametrize("module", ["estimators", "intervals", "moments"])
+def test_estimates_without_torch(module):
+    assert "torch" not in imports(ROOT / "certify" / f"{module}.py", module_level=True)
+
+
+def test_import_theory_is_light():
+    assert not loaded("import theory") & {"torch", "hypothesis", "certify", "sympy", "z3"}
+
+
+def test_numpy_user_never_loads_torch():
+    code = "import numpy as np, certify; certify.estimate(np.random.default_rng(0).normal(1, 1, (50, 3)))"
+    assert "torch" not in loaded(code)
+
+
+def test_tests_are_not_shipped_and_types_are():
+    top = {path.split("/")[0] for path in map(str, distribution("gradient-alignment").files or ())}
+    assert "tests" not in top
+    for package in FORBIDDEN:
+        assert (ROOT / package / "py.typed").exists()
+
+
+@pytest.mark.parametrize("package", ["theory", "certify"])
+def test_every_public_name_resolves_and_is_documented(package):
+    module = __import__(package)
+    pages = "".join(p.read_text() for p in (ROOT / "docs").glob("*.md"))
+    for name in module.__all__:
+        value = getattr(module, name)
+        assert value.__doc__, f"{package}.{name} has no docstring"
+        home = getattr(value, "__module__", None) or f"{package}.{name}"
+        if not home.startswith(package):
+            home = f"{package}.{name}"
+        assert home in pages, f"{package}.{name}: its module {home} is not in the API reference"
