@@ -1,7 +1,7 @@
 """Derive, prove, enumerate and refute: the mathematics of gradient alignment.
 
-Modules load on first use, so that ``import theory`` costs next to nothing; ``theory.strategies`` needs hypothesis,
-proofs by solver and ball-arithmetic enclosures need the extra ``proofs``.
+Modules load on first use, so that ``import theory`` costs next to nothing. Proofs by solver and enclosures in
+ball arithmetic need the extra ``proofs``.
 """
 
 from __future__ import annotations
@@ -20,22 +20,41 @@ _HOME = {
     "FiniteLaw": "laws",
     "falsify": "worst_case",
 }
-_MODULES = (
+__all__ = [
+    "Assumption",
+    "B_align",
+    "B_exact",
+    "Bound",
+    "FiniteLaw",
+    "Moments",
+    "bound",
     "bounds",
     "claims",
     "derivations",
     "exact",
     "expansion",
+    "falsify",
     "graphs",
     "laws",
+    "n_eff",
     "proofs",
     "strategies",
     "worst_case",
-)
-
-__all__ = sorted([*_HOME, *_MODULES])  # noqa: PLE0605
+]
 
 if TYPE_CHECKING:
+    from theory import (
+        bounds,
+        claims,
+        derivations,
+        exact,
+        expansion,
+        graphs,
+        laws,
+        proofs,
+        strategies,
+        worst_case,
+    )
     from theory.bounds import Assumption, B_align, B_exact, Bound, Moments, bound, n_eff
     from theory.laws import FiniteLaw
     from theory.worst_case import falsify
@@ -44,7 +63,7 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(importlib.import_module(f"theory.{_HOME[name]}"), name)
-    if name in _MODULES:
+    if name in __all__:
         return importlib.import_module(f"theory.{name}")
     raise AttributeError(f"module 'theory' has no attribute {name!r}")
 
