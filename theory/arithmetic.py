@@ -1,0 +1,287 @@
+"""One formula, many number types: the few operations that plain Python operators do not cover.
+
+A bound is written once and evaluated with ``Fraction`` (exact), ``float``, NumPy arrays and torch tensors (through
+the array API), sympy expressions, z3 terms and flint balls.  Operators do most of the work; this module supplies
+minimum, maximum, division with a stated value at 0/0, exp and sqrt.  None of those packages is imported unless
+one of its values is passed in.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Iterable
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy as np
+from array_api_compat import array_namespace, device, is_array_api_obj
+
+Kind = Literal["exact", "float", "array", "opaque"]
+
+
+class Count(Fraction):
+    """A sample size inside a formula: divides exactly like a Fraction, indexes like an int.
+
+    Examples
+    --------
+    >>> Count(3) / 2, list(range(Count(2)))
+    (Fraction(3, 2), [0, 1])
+    """
+
+    __slots__ = ()
+
+    def __index__(self) -> int:
+        return self.numerator
+
+
+def package(value: Any) -> str:
+    """Name of the top-level package that defines the type of ``value``.
+
+    Examples
+    --------
+    >>> package(Fraction(1, 2)), package(np.float64(1))
+    ('fractions', 'numpy')
+    """
+    return type(value).__module__.partition(".")[0]
+
+
+def kind_of(values: Iterable[Any]) -> Kind:
+    """Arithmetic in which a formula of these values runs: exact, float, array, or opaque (symbolic, balls, SMT).
+
+    Examples
+    --------
+    >>> kind_of([1, Fraction(1, 3)]), kind_of([1, 0.5]), kind_of([1, np.ones(2)])
+    ('exact', 'float', 'array')
+    """
+    found: set[Kind] = {_kind(value) for value in values}
+    for kind in ("opaque", "array", "float"):
+        if kind in found:
+            return kind  # type: ignore[return-value]
+    return "exact"
+
+
+def _kind(value: Any) -> Kind:
+    if isinstance(value, bool | np.bool_ | str | complex) or value is None:
+        raise TypeError(f"value={value!r}: expected a number, an array or a symbolic expression")
+    if package(value) in ("sympy", "z3", "flint"):  # before the test for int: sympy integers pass as numbers
+        return "opaque"
+    if isinstance(value, int | np.integer | Fraction):
+        return "exact"
+    if isinstance(value, float | np.floating):
+        return "float"
+    if is_array_api_obj(value):
+        return "array"
+    raise TypeError(f"value={value!r}: expected a number, an array or a symbolic expression")
+
+
+def convert(values: Iterable[Any], kind: Kind) -> list[Any]:
+    """Bring all values to one arithmetic; arrays become float64 on the device of the first array.
+
+    Examples
+    --------
+    >>> convert([1, Fraction(1, 2)], "exact"), convert([1, Fraction(1, 2)], "float")
+    ([Fraction(1, 1), Fraction(1, 2)], [1.0, 0.5])
+    """
+    items = list(values)
+    if kind == "exact":
+        return [value if isinstance(value, Fraction) else Fraction(int(value)) for value in items]
+    if kind == "float":
+        return [_to_float(value) for value in items]
+    if kind == "array":
+        arrays = [value for value in items if _kind(value) == "array"]
+        xp, where = array_namespace(*arrays), device(arrays[0])
+        return [
+            xp.astype(value, xp.float64)
+            if _kind(value) == "array"
+            else xp.asarray(_to_float(value), dtype=xp.float64, device=where)
+            for value in items
+        ]
+    like = next(value for value in items if _kind(value) == "opaque")
+    return [_lift(value, package(like)) for value in items]
+
+
+def _to_float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # an integer beyond float64: its limit is the right answer for 1/M
+        return math.inf
+
+
+def _lift(value: Any, root: str) -> Any:
+    if package(value) == root:
+        return value
+    if isinstance(value, int | np.integer | Fraction):
+        ratio = Fraction(value) if isinstance(value, Fraction) else Fraction(int(value))
+        if root == "sympy":
+            return importlib.import_module("sympy").Rational(ratio.numerator, ratio.denominator)
+        if root == "z3":
+            return importlib.import_module("z3").RealVal(str(ratio))
+        arb = importlib.import_module("flint").arb
+        return arb(ratio.numerator) / arb(ratio.denominator)
+    return value
+
+
+def _pairwise(name: str, python: Callable[..., Any], values: tuple[Any, ...]) -> Any:
+    if len(values) == 1:  # max(iterable), as in Python
+        values = tuple(values[0])
+    kind = kind_of(values)
+    if kind in ("exact", "float"):
+        return python(values)
+    values = tuple(convert(values, kind))
+    root = package(values[0])
+    if kind == "array":
+        xp = array_namespace(*values)
+        step: Callable[[Any, Any], Any] = getattr(xp, f"{name}imum")
+    elif root == "sympy":
+        return getattr(importlib.import_module("sympy"), name.capitalize())(*values)
+    elif root == "z3":
+        z3 = importlib.import_module("z3")
+
+        def step(x: Any, y: Any) -> Any:
+            return z3.If((x <= y) if name == "min" else (x >= y), x, y)
+    else:
+
+        def step(x: Any, y: Any) -> Any:
+            return getattr(x, name)(y)
+
+    result = values[0]
+    for value in values[1:]:
+        result = step(result, value)
+    return result
+
+
+def minimum(*values: Any) -> Any:
+    """Smallest value, elementwise for arrays, ``Min`` for sympy, ``If`` for z3.
+
+    Examples
+    --------
+    >>> minimum(2, Fraction(1, 2)), minimum(np.array([1.0, 3.0]), 2).tolist()
+    (Fraction(1, 2), [1.0, 2.0])
+    """
+    return _pairwise("min", min, values)
+
+
+def maximum(*values: Any) -> Any:
+    """Largest value, elementwise for arrays, ``Max`` for sympy, ``If`` for z3.
+
+    Examples
+    --------
+    >>> maximum(2, Fraction(1, 2)), maximum(np.array([1.0, 3.0]), 2).tolist()
+    (2, [2.0, 3.0])
+    """
+    return _pairwise("max", max, values)
+
+
+def ratio(numerator: Any, denominator: Any, at_zero: int) -> Any:
+    """Quotient of non-negative values; x/0 is infinite for x > 0 and ``at_zero`` for x = 0.
+
+    Examples
+    --------
+    >>> ratio(1, 4, at_zero=1), ratio(1, 0, at_zero=1), ratio(0, 0, at_zero=1)
+    (Fraction(1, 4), inf, Fraction(1, 1))
+    """
+    kind = kind_of((numerator, denominator))
+    numerator, denominator = convert((numerator, denominator), kind)
+    if kind == "opaque":
+        return numerator / denominator
+    if kind == "array":
+        xp = array_namespace(numerator, denominator)
+        numerator, denominator = xp.broadcast_arrays(numerator, denominator)
+        zero = denominator == 0
+        quotient = numerator / xp.where(zero, xp.ones_like(denominator), denominator)
+        limit = xp.where(
+            numerator > 0, xp.full_like(quotient, math.inf), xp.full_like(quotient, float(at_zero))
+        )
+        return xp.where(zero, limit, quotient)
+    if denominator == 0:
+        return math.inf if numerator > 0 else type(denominator)(at_zero)
+    if numerator == denominator:  # also inf/inf, which arises only from values beyond float64
+        return type(denominator)(1)
+    return numerator / denominator
+
+
+def _function(name: str, value: Any) -> Any:
+    kind = _kind(value)
+    if kind == "array":
+        xp = array_namespace(value)
+        return getattr(xp, name)(xp.astype(value, xp.float64))
+    if kind == "opaque":
+        root = package(value)
+        if root == "sympy":
+            return getattr(importlib.import_module("sympy"), name)(value)
+        if root == "flint":
+            return getattr(value, name)()
+        raise TypeError(f"{name} of a z3 term: the solver decides polynomial formulas only")
+    try:
+        return getattr(math, name)(value)
+    except OverflowError:
+        return math.inf
+
+
+def exp(value: Any) -> Any:
+    """Exponential function for every number type (float for Fractions).
+
+    Examples
+    --------
+    >>> exp(0), exp(np.zeros(2)).tolist()
+    (1.0, [1.0, 1.0])
+    """
+    return _function("exp", value)
+
+
+def log(value: Any) -> Any:
+    """Natural logarithm for every number type (float for Fractions).
+
+    Examples
+    --------
+    >>> log(1), log(np.ones(2)).tolist()
+    (0.0, [0.0, 0.0])
+    """
+    return _function("log", value)
+
+
+def sqrt(value: Any) -> Any:
+    """Square root for every number type (float for Fractions).
+
+    Examples
+    --------
+    >>> sqrt(4), sqrt(np.array([9.0])).tolist()
+    (2.0, [3.0])
+    """
+    return _function("sqrt", value)
+
+
+def sample_size(value: Any, name: str) -> Any:
+    """Validate a number of units: an integer >= 1, an array of them, or a symbol.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If a value is not a positive integer.
+
+    Examples
+    --------
+    >>> sample_size(3, "M")
+    3
+    >>> sample_size(0, "M")
+    Traceback (most recent call last):
+        ...
+    ValueError: M=0: expected an integer >= 1 (a number of independent units); pass at least one unit
+    """
+    expected = "expected an integer >= 1 (a number of independent units); pass at least one unit"
+    try:
+        kind = _kind(value)
+    except TypeError:
+        raise TypeError(f"{name}={value!r}: {expected}") from None
+    if kind == "opaque":
+        return value
+    if kind == "array":
+        xp = array_namespace(value)
+        wide = xp.astype(value, xp.float64)
+        if not bool(xp.all((wide >= 1) & (wide == xp.floor(wide)))):
+            raise ValueError(f"{name}={value!r}: {expected}")
+        return value
+    if not math.isfinite(value) or value != int(value) or value < 1:
+        raise ValueError(f"{name}={value!r}: {expected}")
+    return int(value)

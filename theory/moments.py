@@ -1,0 +1,444 @@
+"""What bounds are functions of: frozen records of population moments, validated once.
+
+``Moments`` carries the three scalars of paper 1.  The other records carry what bounds under stronger assumptions
+need; each is passed in the same place, ``B(record, M, K)``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from fractions import Fraction
+from typing import Any, Protocol
+
+import numpy as np
+from array_api_compat import array_namespace, is_array_api_obj
+
+from theory.arithmetic import Kind, convert, kind_of, maximum, minimum, ratio, sample_size, sqrt
+
+_RELATIVE = 1e-9  # rounding allowance of the float checks; Fractions are checked exactly
+
+
+class HasScalars(Protocol):
+    """Any law that knows its own (m2, a, t)."""
+
+    def scalars(self) -> tuple[Any, Any, Any]: ...
+
+
+class FiniteSupport(Protocol):
+    """A law with finitely many rational atoms (see ``theory.laws.FiniteLaw``)."""
+
+    @property
+    def atoms(self) -> tuple[tuple[Fraction, ...], ...]: ...
+
+    @property
+    def weights(self) -> tuple[Fraction, ...]: ...
+
+
+def _all(condition: Any) -> bool:
+    if is_array_api_obj(condition):
+        return bool(array_namespace(condition).all(condition))
+    return bool(condition)
+
+
+def _normalise(record: Any, signed: tuple[str, ...] = ()) -> Kind:
+    """Bring all fields to one arithmetic and check sign and finiteness; shared by every record."""
+    names = [field.name for field in fields(record)]
+    values = [getattr(record, name) for name in names]
+    owner = type(record).__name__
+    try:
+        kind = kind_of(values)
+    except TypeError:
+        shown = ", ".join(f"{name}={value!r}" for name, value in zip(names, values, strict=True))
+        raise TypeError(
+            f"{owner}({shown}): expected numbers, arrays or symbols; convert None or text first"
+        ) from None
+    for name, given, value in zip(names, values, convert(values, kind), strict=True):
+        object.__setattr__(record, name, value)
+        if kind == "opaque":
+            continue
+        if kind == "array":
+            finite = array_namespace(value).isfinite(value)
+        else:
+            finite = math.isfinite(value) if kind == "float" else True
+        if not _all(finite):
+            raise ValueError(
+                f"{owner}: {name}={given!r}: expected a finite value; remove NaN and infinity first"
+            )
+        if name not in signed and not _all(value >= 0):
+            raise ValueError(
+                f"{owner}: {name}={given!r}: expected a value >= 0 (a population moment); "
+                "an unbiased estimate may be negative, and then there is no certificate"
+            )
+    return kind
+
+
+@dataclass(frozen=True)
+class Moments:
+    """The three population scalars of one unit's gradient q with mean mu and covariance Sigma.
+
+    m2 = |mu|^2, a = mu^T Sigma mu, t = tr(Sigma^2); always a^2 <= m2^2 t, with equality in dimension 1.
+
+    Units: if q has unit u then m2 is in u^2, and a and t are in u^4.  Values may be ``Fraction`` or ``int`` (exact),
+    ``float``, NumPy arrays or torch tensors (elementwise, float64), or sympy/z3/flint values (not validated).
+
+    Parameters
+    ----------
+    m2, a, t
+        The scalars above.
+
+    Raises
+    ------
+    ValueError
+        If a value is negative or not finite, or if no law has these moments (a^2 > m2^2 t).
+
+    Notes
+    -----
+    Source: paper 1, section on the effective alignment dimension; the cone a <= m2 sqrt(t) is Cauchy-Schwarz for
+    tr(mu mu^T Sigma).
+
+    Examples
+    --------
+    >>> coin = Moments(m2=Fraction(1, 4), a=Fraction(1, 16), t=Fraction(1, 16))  # q = 0 or 1, each with 1/2
+    >>> coin.d_align, coin.variance(1, 1)
+    (Fraction(1, 1), Fraction(3, 16))
+    >>> Moments(m2=1, a=2, t=1)
+    Traceback (most recent call last):
+        ...
+    ValueError: Moments(m2=1, a=2, t=1): expected a^2 <= m2^2 t, which every law satisfies (a = mu^T Sigma mu, ...
+    """
+
+    m2: Any
+    a: Any
+    t: Any
+
+    def __post_init__(self) -> None:
+        given = (self.m2, self.a, self.t)
+        kind = _normalise(self)
+        if kind == "opaque":
+            return
+        m2, a, t = self.rescaled()
+        slack: Any = 0 if kind == "exact" else _RELATIVE
+        if not _all(a * a <= m2 * m2 * t * (1 + slack)):
+            shown = "Moments(m2={!r}, a={!r}, t={!r})".format(*given)
+            raise ValueError(
+                f"{shown}: expected a^2 <= m2^2 t, which every law satisfies (a = mu^T Sigma mu, t = tr(Sigma^2)); "
+                "compute all three from one law, see Moments.from_law and Moments.from_arrays"
+            )
+
+    @classmethod
+    def from_law(cls, law: HasScalars) -> Moments:
+        """Moments of a law, exact when the law is.
+
+        m2 = |mu|^2, a = mu^T Sigma mu, t = tr(Sigma^2).
+
+        Parameters
+        ----------
+        law
+            Anything with ``scalars() -> (m2, a, t)``, see ``theory.laws``.
+        """
+        return cls(*law.scalars())
+
+    @classmethod
+    def from_arrays(cls, mu: Any, Sigma: Any) -> Moments:
+        """Moments from a mean and a covariance, float64.
+
+        m2 = |mu|^2, a = mu^T Sigma mu, t = tr(Sigma^2).
+
+        Parameters
+        ----------
+        mu
+            Shape (d,): NumPy, torch, or a sequence of numbers.
+        Sigma
+            Shape (d, d), or (d,): the eigenvalues, with mu in the eigenbasis.
+
+        Raises
+        ------
+        ValueError
+            On a wrong shape or a matrix that is not symmetric positive semidefinite in its action on mu.
+
+        Examples
+        --------
+        >>> Moments.from_arrays([3.0, 0.0], [[1.0, 0.0], [0.0, 2.0]])
+        Moments(m2=9.0, a=9.0, t=5.0)
+        """
+        mu = mu if is_array_api_obj(mu) else np.asarray(mu, dtype=np.float64)
+        Sigma = Sigma if is_array_api_obj(Sigma) else np.asarray(Sigma, dtype=np.float64)
+        xp = array_namespace(mu, Sigma)
+        mu, Sigma = xp.astype(mu, xp.float64), xp.astype(Sigma, xp.float64)
+        if mu.ndim != 1 or tuple(Sigma.shape) not in (tuple(mu.shape), tuple(mu.shape) * 2):
+            raise ValueError(
+                f"mu.shape={tuple(mu.shape)}, Sigma.shape={tuple(Sigma.shape)}: expected (d,) and (d, d), or (d,) "
+                "and (d,) for eigenvalues; flatten the gradient of a unit first"
+            )
+        if Sigma.ndim == 1:
+            return cls(float(xp.sum(mu * mu)), float(xp.sum(mu * mu * Sigma)), float(xp.sum(Sigma * Sigma)))
+        if not bool(xp.all(xp.abs(Sigma - Sigma.T) <= 1e-8 * xp.max(xp.abs(Sigma)))):
+            raise ValueError("Sigma is not symmetric: expected a covariance; pass (Sigma + Sigma.T) / 2")
+        return cls(float(mu @ mu), float(mu @ (Sigma @ mu)), float(xp.sum(Sigma * Sigma)))
+
+    def rescaled(self) -> tuple[Any, Any, Any]:
+        """The same moments in another unit of q, chosen so that squares neither underflow nor overflow.
+
+        (m2, a, t) -> (m2/c, a/c^2, t/c^2) with c = max(m2, sqrt a, sqrt t); unchanged for exact and symbolic values.
+        """
+        kind = kind_of((self.m2, self.a, self.t))
+        if kind in ("exact", "opaque"):
+            return self.m2, self.a, self.t
+        c = maximum(self.m2, sqrt(self.a), sqrt(self.t))
+        if kind == "array":
+            xp = array_namespace(c)
+            c = xp.where(c == 0, xp.ones_like(c), c)
+        elif c == 0:
+            c = 1.0
+        return self.m2 / c, self.a / c / c, self.t / c / c
+
+    def variance(self, M: Any, K: Any) -> Any:
+        """Var T = (1/M + 1/K) a + t/(MK) for T = mu_M^T g_K.
+
+        Unit u^4.  Source: paper 1, variance lemma; derived in ``theory.derivations``.
+
+        Parameters
+        ----------
+        M, K
+            Numbers of independent units in the two means.
+
+        Examples
+        --------
+        >>> Moments(1, 1, 1).variance(2, 4)
+        Fraction(7, 8)
+        """
+        M, K = sample_size(M, "M"), sample_size(K, "K")
+        kind = kind_of((self.a, M, K))
+        a, t, M, K = convert((self.a, self.t, M, K), kind)
+        return a / M + a / K + t / M / K
+
+    @property
+    def d_par(self) -> Any:
+        """Dimension along the mean, m2^2/a; infinite when a = 0 < m2, and 0 when m2 = 0 (no signal)."""
+        m2, a, _ = self.rescaled()
+        return ratio(m2 * m2, a, at_zero=0)
+
+    @property
+    def d_2(self) -> Any:
+        """Dimension of the noise, m2^2/t; infinite when t = 0 < m2, and 0 when m2 = 0 (no signal)."""
+        m2, _, t = self.rescaled()
+        return ratio(m2 * m2, t, at_zero=0)
+
+    @property
+    def d_align(self) -> Any:
+        """Effective alignment dimension min(d_par, d_2) = m2^2 / max(a, t)."""
+        return minimum(self.d_par, self.d_2)
+
+
+@dataclass(frozen=True)
+class TwoLawMoments:
+    """Scalars when the M training units and the K test units follow two different laws.
+
+    mean = mu_1^T mu_2, a_train = mu_2^T Sigma_1 mu_2, a_test = mu_1^T Sigma_2 mu_1, t = tr(Sigma_1 Sigma_2).
+
+    Parameters
+    ----------
+    mean
+        E T; may be negative, and then no one-sided bound helps.
+    a_train, a_test, t
+        The variance terms: Var T = a_train/M + a_test/K + t/(MK).
+
+    Examples
+    --------
+    >>> TwoLawMoments(1, 2, 3, 4).variance(1, 2)
+    Fraction(11, 2)
+    """
+
+    mean: Any
+    a_train: Any
+    a_test: Any
+    t: Any
+
+    def __post_init__(self) -> None:
+        _normalise(self, signed=("mean",))
+
+    @classmethod
+    def from_laws(cls, train: FiniteSupport, test: FiniteSupport) -> TwoLawMoments:
+        """Exact moments of two finite-support laws on one space.
+
+        Parameters
+        ----------
+        train, test
+            Laws of the units in mu_M and in g_K; equal dimension.
+        """
+        mu_1, mu_2 = _mean(train), _mean(test)
+        if len(mu_1) != len(mu_2):
+            raise ValueError(
+                f"dimensions {len(mu_1)} and {len(mu_2)}: expected laws on one space; pad with zeros to compare"
+            )
+        pairs = [
+            (p * r, _dot(x, y))
+            for p, x in zip(train.weights, train.atoms, strict=True)
+            for r, y in zip(test.weights, test.atoms, strict=True)
+        ]
+        mean = _dot(mu_1, mu_2)
+        raw = sum((p * d * d for p, d in pairs), Fraction(0))  # tr(R_1 R_2), R = Sigma + mu mu^T
+        a_train = sum(
+            (p * _dot(x, mu_2) ** 2 for p, x in zip(train.weights, train.atoms, strict=True)), -(mean**2)
+        )
+        a_test = sum(
+            (p * _dot(x, mu_1) ** 2 for p, x in zip(test.weights, test.atoms, strict=True)), -(mean**2)
+        )
+        return cls(mean, a_train, a_test, raw - a_train - a_test - mean * mean)
+
+    def variance(self, M: Any, K: Any) -> Any:
+        """Var T = a_train/M + a_test/K + t/(MK)."""
+        M, K = sample_size(M, "M"), sample_size(K, "K")
+        kind = kind_of((self.t, M, K))
+        a_train, a_test, t, M, K = convert((self.a_train, self.a_test, self.t, M, K), kind)
+        return a_train / M + a_test / K + t / M / K
+
+
+@dataclass(frozen=True)
+class ConditionalMoments:
+    """The scalar law of X = v^T q once the training mean v = mu_M is given; T is the mean of K such X.
+
+    mean = v^T mu, variance = v^T Sigma v, radius = an almost sure bound on |v^T q|, for instance |v| R when |q| <= R.
+
+    Parameters
+    ----------
+    mean
+        E[T | mu_M]; may be negative, and then misalignment is the likely outcome.
+    variance
+        Var(X | mu_M) of one test unit.
+    radius
+        Needed by the Bernstein and Hoeffding bounds only.
+
+    Raises
+    ------
+    ValueError
+        If |mean| > radius or variance > radius^2 - mean^2: no law in [-radius, radius] has these moments.
+
+    Examples
+    --------
+    >>> ConditionalMoments(mean=0.5, variance=0.2, radius=1.0)
+    ConditionalMoments(mean=0.5, variance=0.2, radius=1.0)
+    """
+
+    mean: Any
+    variance: Any
+    radius: Any
+
+    def __post_init__(self) -> None:
+        kind = _normalise(self, signed=("mean",))
+        slack: Any = 0 if kind == "exact" else _RELATIVE
+        if kind != "opaque" and not _all(
+            self.variance + self.mean * self.mean <= self.radius * self.radius * (1 + slack)
+        ):
+            raise ValueError(
+                f"mean={self.mean!r}, variance={self.variance!r}, radius={self.radius!r}: expected "
+                "variance + mean^2 <= radius^2, as for every law in [-radius, radius]; use a larger radius"
+            )
+
+    @classmethod
+    def from_law(cls, law: FiniteSupport, v: Sequence[Any]) -> ConditionalMoments:
+        """Exact moments of v^T q for a finite-support law; the radius is the largest |v^T atom|."""
+        values = [_dot(v, atom) for atom in law.atoms]
+        mean = sum((p * x for p, x in zip(law.weights, values, strict=True)), Fraction(0))
+        variance = sum((p * (x - mean) ** 2 for p, x in zip(law.weights, values, strict=True)), Fraction(0))
+        return cls(mean, variance, max(abs(x) for x in values))
+
+
+@dataclass(frozen=True)
+class StatisticMoments:
+    """The first four moments of T = mu_M^T g_K itself, at the sample sizes in question.
+
+    mean = E T; variance, third, fourth = central moments of T (from ``theory.derivations`` or exact enumeration).
+
+    Raises
+    ------
+    ValueError
+        If fourth * variance < variance^3 + third^2 (Pearson's inequality): no law has these moments.
+
+    Examples
+    --------
+    >>> StatisticMoments(mean=2, variance=1, third=0, fourth=3).fourth
+    Fraction(3, 1)
+    """
+
+    mean: Any
+    variance: Any
+    third: Any
+    fourth: Any
+
+    def __post_init__(self) -> None:
+        kind = _normalise(self, signed=("mean", "third"))
+        slack: Any = 0 if kind == "exact" else _RELATIVE
+        if kind != "opaque" and not _all(
+            self.variance**3 + self.third**2 <= self.fourth * self.variance * (1 + slack)
+        ):
+            raise ValueError(
+                f"variance={self.variance!r}, third={self.third!r}, fourth={self.fourth!r}: expected "
+                "variance^3 + third^2 <= fourth * variance (Pearson); pass central moments, not standardised ones"
+            )
+
+
+@dataclass(frozen=True)
+class SubGaussianMoments:
+    """A mean and a variance proxy: E exp(l^T (q - mu)) <= exp(proxy |l|^2 / 2) for every vector l.
+
+    Parameters
+    ----------
+    m2
+        |mu|^2.
+    proxy
+        The variance proxy sigma^2 > 0; at least the largest eigenvalue of Sigma.
+    dimension
+        d, the number of coordinates of q.
+
+    Examples
+    --------
+    >>> SubGaussianMoments(m2=1.0, proxy=2.0, dimension=3.0).proxy
+    2.0
+    """
+
+    m2: Any
+    proxy: Any
+    dimension: Any
+
+    def __post_init__(self) -> None:
+        kind = _normalise(self)
+        if kind != "opaque" and not (_all(self.proxy > 0) and _all(self.dimension >= 1)):
+            raise ValueError(
+                f"proxy={self.proxy!r}, dimension={self.dimension!r}: expected proxy > 0 and dimension >= 1; "
+                "a law without noise needs no bound"
+            )
+
+
+@dataclass(frozen=True)
+class GaussianInput:
+    """Mean and covariance of a Gaussian unit, for the exact reference value.
+
+    Parameters
+    ----------
+    mu
+        Shape (d,).
+    Sigma
+        Shape (d, d), or the eigenvalues (d,) with mu in the eigenbasis.
+    """
+
+    mu: Any
+    Sigma: Any
+
+    @property
+    def moments(self) -> Moments:
+        """The scalars (m2, a, t) of the same law."""
+        return Moments.from_arrays(self.mu, self.Sigma)
+
+
+def _dot(x: Sequence[Any], y: Sequence[Any]) -> Any:
+    return sum((u * v for u, v in zip(x, y, strict=True)), Fraction(0))
+
+
+def _mean(law: FiniteSupport) -> list[Fraction]:
+    return [
+        sum((p * atom[i] for p, atom in zip(law.weights, law.atoms, strict=True)), Fraction(0))
+        for i in range(len(law.atoms[0]))
+    ]
