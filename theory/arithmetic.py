@@ -1,9 +1,9 @@
 """One formula, many number types: the few operations that plain Python operators do not cover.
 
-A bound is written once and evaluated with ``Fraction`` (exact), ``float``, NumPy arrays and torch tensors (through
-the array API), sympy expressions, z3 terms and flint balls.  Operators do most of the work; this module supplies
-minimum, maximum, division with a stated value at 0/0, exp and sqrt.  None of those packages is imported unless
-one of its values is passed in.
+A bound is written once and evaluated with ``Fraction`` (exact), ``float``, NumPy arrays and torch tensors
+(through the array API), sympy expressions, z3 terms and flint balls.  Operators do most of the work; this
+module supplies minimum, maximum, division with a stated value at 0/0, exp and sqrt.  None of those packages
+is imported unless one of its values is passed in.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def package(value: Any) -> str:
 
 
 def kind_of(values: Iterable[Any]) -> Kind:
-    """Arithmetic in which a formula of these values runs: exact, float, array, or opaque (symbolic, balls, SMT).
+    """Arithmetic in which a formula of these values runs: exact, float, array or opaque (symbols, balls).
 
     Examples
     --------
@@ -57,7 +57,7 @@ def kind_of(values: Iterable[Any]) -> Kind:
     found: set[Kind] = {_kind(value) for value in values}
     for kind in ("opaque", "array", "float"):
         if kind in found:
-            return kind  # type: ignore[return-value]
+            return kind
     return "exact"
 
 
@@ -282,6 +282,6 @@ def sample_size(value: Any, name: str) -> Any:
         if not bool(xp.all((wide >= 1) & (wide == xp.floor(wide)))):
             raise ValueError(f"{name}={value!r}: {expected}")
         return value
-    if not math.isfinite(value) or value != int(value) or value < 1:
+    if value in (math.inf, -math.inf) or value != value or value != int(value) or value < 1:
         raise ValueError(f"{name}={value!r}: {expected}")
     return int(value)

@@ -1,7 +1,7 @@
 """Published bounds on P(T <= 0), T = mu_M^T g_K, as constants.
 
-Two-moment bounds (paper 1 and its relatives) live here; those that need more are in ``theory.conditional`` and
-are re-exported, so that ``from theory.bounds import ...`` finds every one.
+Two-moment bounds (paper 1 and its relatives) live here; those that need more are in ``theory.conditional``
+and are re-exported, so that ``from theory.bounds import ...`` finds every one.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ B_align = Bound(
     name="B_align",
     formula=lambda m, M, K: _weighted(m, M, K, 1),
     assumptions=_SECOND,
-    tightness="equals B_exact iff d_par = d_2 (or M, K unbounded with d_par <= d_2); attained by the fair coin",
+    tightness="equals B_exact iff d_par = d_2; attained by the fair coin {0, 1} at M = K = 1",
     source="paper 1, alignment theorem",
     domain=_LAWS,
     status="proved",
@@ -112,7 +112,8 @@ def B_regrouped(b: Any) -> Bound:
 
     1/(1 + MK/(M+K+b) min(d_par, b d_2)).
 
-    Never below ``B_exact``, and equal to it at b = d_par/d_2 = t/a: the loss in ``B_align`` is the choice of unit.
+    Never below ``B_exact``, and equal to it at b = d_par/d_2 = t/a: the loss in ``B_align`` is the choice of
+    unit.
 
     Parameters
     ----------
@@ -180,7 +181,7 @@ B_two_laws = Bound(
     status="proved",
     inputs=TwoLawMoments,
 )
-"""Cantelli when train and test units follow different laws: V/(V + mean^2), V = a_train/M + a_test/K + t/(MK)."""
+"""Cantelli for two laws: V/(V + mean^2), V = a_train/M + a_test/K + t/(MK)."""
 
 PUBLISHED: tuple[Bound, ...] = (
     B_exact,

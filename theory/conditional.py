@@ -1,4 +1,4 @@
-"""Bounds that know more than (m2, a, t): a given training mean, a radius, a variance proxy, four moments of T.
+"""Bounds that know more than (m2, a, t): a given training mean, a radius, a variance proxy, moments of T.
 
 With two moments nothing can decay faster than 1/n; these can decay exponentially, or like 1/n^2.
 """
@@ -117,11 +117,11 @@ B_fourth = Bound(
     ),
     tightness="never above Cantelli; 0 for two-point laws of T that are positive; decays like 1/n^2",
     source="Bhattacharyya 1987, one-sided Chebyshev inequality when the first four moments are known",
-    domain="E T > 0; where mean^2 V + mean third <= V^2 it is Cantelli's bound; M, K enter through the moments of T",
+    domain="E T > 0; it is Cantelli's bound where mean^2 V + mean third <= V^2; the moments of T carry M, K",
     status="proved",
     inputs=StatisticMoments,
 )
-"""V D / (D (V + s^2) + (s^2 V + s c3 - V^2)^2), D = V c4 - c3^2 - V^3, from mean s and central moments of T."""
+"""V D / (D (V + s^2) + (s^2 V + s c3 - V^2)^2), D = V c4 - c3^2 - V^3; c3, c4: central moments."""
 
 
 _TILTS = np.linspace(0.0, 1.0, 512, endpoint=False)
@@ -157,8 +157,8 @@ B_subgaussian = Bound(
     name="B_subgaussian",
     formula=_subgaussian,
     assumptions=frozenset({Assumption.IID, Assumption.INDEPENDENT_SAMPLES, Assumption.SUBGAUSSIAN}),
-    tightness="the Chernoff bound of T for N(mu, proxy I), hence the best of its kind among sub-Gaussian laws",
-    source="Chernoff's method with the moment generating function of Hsu, Kakade, Zhang 2012 (quadratic forms)",
+    tightness="the Chernoff bound of T for N(mu, proxy I), the best of its kind for sub-Gaussian laws",
+    source="Chernoff's method with the quadratic-form argument of Hsu, Kakade, Zhang 2012",
     domain="proxy > 0; the smallest value over 512 tilts u in [0, 1), each of them valid",
     status="proved",
     inputs=SubGaussianMoments,

@@ -1,4 +1,4 @@
-"""A bound as an object: a plain formula of (moments, M, K) with its assumptions, domain, tightness and source."""
+"""A bound as an object: a plain formula of (moments, M, K) with its assumptions, domain and source."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def assumptions(given: Assumption | str | Iterable[Assumption | str] | None) -> 
     Parameters
     ----------
     given
-        ``None`` for no assumption beyond those of every bound here (independent, identically distributed units).
+        ``None`` for nothing beyond what every bound here needs (independent, identically distributed units).
 
     Raises
     ------
@@ -75,7 +75,7 @@ def assumptions(given: Assumption | str | Iterable[Assumption | str] | None) -> 
     >>> assumptions("unicorns")
     Traceback (most recent call last):
         ...
-    ValueError: assumes='unicorns': expected Assumption values or phrases among 'independent and identically ...
+    ValueError: assumes='unicorns': expected Assumption values or phrases among 'independent ...
     """
     if given is None:
         return frozenset()
@@ -120,7 +120,7 @@ class Sizes:
 
     @classmethod
     def read(cls, given: Any, name: str = "M") -> Sizes:
-        """Accept ``None`` (any), ``3`` (exactly), ``">=2"``, ``"<=8"``, ``(2, 8)``, ``(2, None)`` or a ``range``."""
+        """Accept ``None`` (any), ``3`` (exactly), ``">=2"``, ``"<=8"``, ``(2, None)`` or a ``range``."""
         try:
             if given is None:
                 return cls()
@@ -143,7 +143,7 @@ class Sizes:
                 raise ValueError
         except (ValueError, TypeError):
             raise ValueError(
-                f"{name}={given!r}: expected a number of units >= 1, '>=2', '<=8', (low, high), a range, or nothing"
+                f"{name}={given!r}: expected a number of units >= 1, '>=2', '<=8', (low, high), a range, or None"
             ) from None
         return cls(low, high)
 
@@ -161,8 +161,8 @@ class Sizes:
 class Bound:
     """An upper bound on P(T <= 0), T = mu_M^T g_K, as a function of (moments, M, K).
 
-    Call it like a function: Fractions give a ``Fraction``, floats a ``float``, NumPy arrays and torch tensors a
-    float64 array of the same kind (elementwise, broadcasting), sympy, z3 and flint values an expression.
+    Call it like a function: Fractions give a ``Fraction``, floats a ``float``, NumPy arrays and torch tensors
+    a float64 array of the same kind (elementwise, broadcasting), sympy, z3 and flint values an expression.
     Nothing is clamped: a value >= 1 says nothing about a probability.
 
     Parameters
@@ -220,7 +220,7 @@ class Bound:
         """Value of the bound; see the class for the arithmetic."""
         if not isinstance(inputs, self.inputs):
             raise TypeError(
-                f"{self.name}: inputs={inputs!r}: expected {self.inputs.__name__}; see its from_... constructors"
+                f"{self.name}: inputs={inputs!r}: expected {self.inputs.__name__}; see its constructors"
             )
         M, K = sample_size(M, "M"), sample_size(K, "K")
         self._check_sizes(M, K)
@@ -259,7 +259,7 @@ class Bound:
 
     @property
     def symbols(self) -> dict[str, sympy.Symbol]:
-        """The sympy symbols of ``expression``: fields of the inputs (real, >= 0) and M, K (positive integers)."""
+        """The sympy symbols of ``expression``: fields of the inputs (reals) and M, K (positive integers)."""
         import sympy
 
         signed = {"mean", "third"}
@@ -290,8 +290,8 @@ class Bound:
             value = _with_generic_builtins(self.formula)(inputs, symbols["M"], symbols["K"])
         except (TypeError, AttributeError, ValueError) as error:
             raise TypeError(
-                f"{self.name}: the formula works on numbers only ({error}); use exp, sqrt, log, minimum and maximum "
-                "of theory.bounds, and no branches, to get an expression"
+                f"{self.name}: the formula works on numbers only ({error}); use exp, sqrt, log, minimum and "
+                "maximum of theory.bounds, and no branches, to get an expression"
             ) from error
         return sympy.sympify(value)
 
@@ -351,13 +351,14 @@ def bound(formula: Any = None, /, **options: Any) -> Any:
     Claim: P(T <= 0) <= formula(moments, M, K), T = mu_M^T g_K.
 
     Use it bare (``@bound``), with options (``@bound(assumes="Gaussian units", M=">=2")``), or as a call.
-    In a formula ``M * K / (M + K)`` is exact when the moments are; ``min`` and ``max`` work for every number type;
-    take exp, sqrt and log from ``theory.bounds``.  With ``math.exp`` the formula works for numbers only.
+    In a formula ``M * K / (M + K)`` is exact when the moments are; ``min`` and ``max`` work for every number
+    type; take exp, sqrt and log from ``theory.bounds``.  With ``math.exp`` the formula works for numbers only.
 
     Parameters
     ----------
     formula
-        Callable of (moments, M, K), or a sympy expression in symbols among m2, a, t, V, d_par, d_2, d_align, n_eff, M, K.
+        Callable of (moments, M, K), or a sympy expression in symbols among m2, a, t, V, d_par, d_2, d_align,
+        n_eff, M, K.
     assumes
         Assumption values, iterables of them, phrases separated by commas, or nothing.
     M, K
@@ -409,7 +410,7 @@ def _make(
     elif not callable(formula):
         raise TypeError(f"formula={formula!r}: expected a callable of (moments, M, K) or a sympy expression")
     return Bound(
-        name=name or getattr(formula, "__name__", "bound"),
+        name=name or str(getattr(formula, "__name__", "bound")),
         formula=formula,
         assumptions=assumptions(assumes),
         source=source,

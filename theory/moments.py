@@ -1,7 +1,7 @@
 """What bounds are functions of: frozen records of population moments, validated once.
 
-``Moments`` carries the three scalars of paper 1.  The other records carry what bounds under stronger assumptions
-need; each is passed in the same place, ``B(record, M, K)``.
+``Moments`` carries the three scalars of paper 1.  The other records carry what bounds under stronger
+assumptions need; each is passed in the same place, ``B(record, M, K)``.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class Moments:
 
     m2 = |mu|^2, a = mu^T Sigma mu, t = tr(Sigma^2); always a^2 <= m2^2 t, with equality in dimension 1.
 
-    Units: if q has unit u then m2 is in u^2, and a and t are in u^4.  Values may be ``Fraction`` or ``int`` (exact),
-    ``float``, NumPy arrays or torch tensors (elementwise, float64), or sympy/z3/flint values (not validated).
+    Units: if q has unit u then m2 is in u^2, and a and t are in u^4.  Values may be ``Fraction`` or ``int``
+    (exact), ``float``, NumPy arrays or torch tensors (elementwise, float64), or sympy/z3/flint values (not validated).
 
     Parameters
     ----------
@@ -95,8 +95,8 @@ class Moments:
 
     Notes
     -----
-    Source: paper 1, section on the effective alignment dimension; the cone a <= m2 sqrt(t) is Cauchy-Schwarz for
-    tr(mu mu^T Sigma).
+    Source: paper 1, section on the effective alignment dimension; the cone a <= m2 sqrt(t) is Cauchy-Schwarz
+    for tr(mu mu^T Sigma).
 
     Examples
     --------
@@ -106,7 +106,7 @@ class Moments:
     >>> Moments(m2=1, a=2, t=1)
     Traceback (most recent call last):
         ...
-    ValueError: Moments(m2=1, a=2, t=1): expected a^2 <= m2^2 t, which every law satisfies (a = mu^T Sigma mu, ...
+    ValueError: Moments(m2=1, a=2, t=1): expected a^2 <= m2^2 t, which every law satisfies ...
     """
 
     m2: Any
@@ -123,8 +123,8 @@ class Moments:
         if not _all(a * a <= m2 * m2 * t * (1 + slack)):
             shown = "Moments(m2={!r}, a={!r}, t={!r})".format(*given)
             raise ValueError(
-                f"{shown}: expected a^2 <= m2^2 t, which every law satisfies (a = mu^T Sigma mu, t = tr(Sigma^2)); "
-                "compute all three from one law, see Moments.from_law and Moments.from_arrays"
+                f"{shown}: expected a^2 <= m2^2 t, which every law satisfies "
+                "(a = mu^T Sigma mu, t = tr(Sigma^2)); compute all three from one law, see Moments.from_law and Moments.from_arrays"
             )
 
     @classmethod
@@ -169,8 +169,8 @@ class Moments:
         mu, Sigma = xp.astype(mu, xp.float64), xp.astype(Sigma, xp.float64)
         if mu.ndim != 1 or tuple(Sigma.shape) not in (tuple(mu.shape), tuple(mu.shape) * 2):
             raise ValueError(
-                f"mu.shape={tuple(mu.shape)}, Sigma.shape={tuple(Sigma.shape)}: expected (d,) and (d, d), or (d,) "
-                "and (d,) for eigenvalues; flatten the gradient of a unit first"
+                f"mu.shape={tuple(mu.shape)}, Sigma.shape={tuple(Sigma.shape)}: expected (d,) and (d, d), "
+                "or (d,) and (d,) for eigenvalues; flatten the gradient of a unit first"
             )
         if Sigma.ndim == 1:
             return cls(float(xp.sum(mu * mu)), float(xp.sum(mu * mu * Sigma)), float(xp.sum(Sigma * Sigma)))
@@ -181,7 +181,7 @@ class Moments:
     def rescaled(self) -> tuple[Any, Any, Any]:
         """The same moments in another unit of q, chosen so that squares neither underflow nor overflow.
 
-        (m2, a, t) -> (m2/c, a/c^2, t/c^2) with c = max(m2, sqrt a, sqrt t); unchanged for exact and symbolic values.
+        (m2, a, t) -> (m2/c, a/c^2, t/c^2) with c = max(m2, sqrt a, sqrt t); exact and symbolic values stay.
         """
         kind = kind_of((self.m2, self.a, self.t))
         if kind in ("exact", "opaque"):
@@ -271,7 +271,7 @@ class TwoLawMoments:
         mu_1, mu_2 = _mean(train), _mean(test)
         if len(mu_1) != len(mu_2):
             raise ValueError(
-                f"dimensions {len(mu_1)} and {len(mu_2)}: expected laws on one space; pad with zeros to compare"
+                f"dimensions {len(mu_1)} and {len(mu_2)}: expected laws on one space; pad with zeros"
             )
         pairs = [
             (p * r, _dot(x, y))
@@ -300,7 +300,8 @@ class TwoLawMoments:
 class ConditionalMoments:
     """The scalar law of X = v^T q once the training mean v = mu_M is given; T is the mean of K such X.
 
-    mean = v^T mu, variance = v^T Sigma v, radius = an almost sure bound on |v^T q|, for instance |v| R when |q| <= R.
+    mean = v^T mu, variance = v^T Sigma v, radius = an almost sure bound on |v^T q|, for instance |v| R when
+    |q| <= R.
 
     Parameters
     ----------
@@ -350,7 +351,7 @@ class ConditionalMoments:
 class StatisticMoments:
     """The first four moments of T = mu_M^T g_K itself, at the sample sizes in question.
 
-    mean = E T; variance, third, fourth = central moments of T (from ``theory.derivations`` or exact enumeration).
+    mean = E T; variance, third, fourth = central moments of T (``theory.derivations``, or enumeration).
 
     Raises
     ------
@@ -376,7 +377,7 @@ class StatisticMoments:
         ):
             raise ValueError(
                 f"variance={self.variance!r}, third={self.third!r}, fourth={self.fourth!r}: expected "
-                "variance^3 + third^2 <= fourth * variance (Pearson); pass central moments, not standardised ones"
+                "variance^3 + third^2 <= fourth * variance (Pearson); pass central, not standardised, moments"
             )
 
 
