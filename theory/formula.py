@@ -143,7 +143,7 @@ class Sizes:
                 raise ValueError
         except (ValueError, TypeError):
             raise ValueError(
-                f"{name}={given!r}: expected a number of units >= 1, '>=2', '<=8', (low, high), a range, or None"
+                f"{name}={given!r}: expected a number >= 1, '>=2', '<=8', (low, high), a range, or None"
             ) from None
         return cls(low, high)
 
@@ -352,7 +352,7 @@ def bound(formula: Any = None, /, **options: Any) -> Any:
 
     Use it bare (``@bound``), with options (``@bound(assumes="Gaussian units", M=">=2")``), or as a call.
     In a formula ``M * K / (M + K)`` is exact when the moments are; ``min`` and ``max`` work for every number
-    type; take exp, sqrt and log from ``theory.bounds``.  With ``math.exp`` the formula works for numbers only.
+    type; take exp, sqrt and log from ``theory.bounds`` (with ``math.exp`` it works for numbers only).
 
     Parameters
     ----------

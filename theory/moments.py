@@ -81,7 +81,8 @@ class Moments:
     m2 = |mu|^2, a = mu^T Sigma mu, t = tr(Sigma^2); always a^2 <= m2^2 t, with equality in dimension 1.
 
     Units: if q has unit u then m2 is in u^2, and a and t are in u^4.  Values may be ``Fraction`` or ``int``
-    (exact), ``float``, NumPy arrays or torch tensors (elementwise, float64), or sympy/z3/flint values (not validated).
+    (exact), ``float``, NumPy arrays or torch tensors (elementwise, float64), or sympy, z3 and flint
+    values (not validated).
 
     Parameters
     ----------
@@ -124,7 +125,8 @@ class Moments:
             shown = "Moments(m2={!r}, a={!r}, t={!r})".format(*given)
             raise ValueError(
                 f"{shown}: expected a^2 <= m2^2 t, which every law satisfies "
-                "(a = mu^T Sigma mu, t = tr(Sigma^2)); compute all three from one law, see Moments.from_law and Moments.from_arrays"
+                "(a = mu^T Sigma mu, t = tr(Sigma^2)); "
+                "compute all three from one law, see Moments.from_law and Moments.from_arrays"
             )
 
     @classmethod
