@@ -1,4 +1,4 @@
-"""Confidence intervals: the result type, and the exact interval of a proportion used everywhere in the project."""
+"""Confidence intervals: the result type, and the exact interval of a proportion used throughout."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _ALTERNATIVES = ("two-sided", "less", "greater")
 
 @dataclass(frozen=True)
 class ConfidenceInterval:
-    """An interval with everything needed to read it: estimate, level, method, sample size, unit and assumptions.
+    """An interval with all that is needed to read it: estimate, level, method, size, unit and assumptions.
 
-    ``P(low <= truth <= high) >= confidence`` over the sample, under ``assumptions``.  An infinite limit says that
-    the data give no limit on that side; ``estimate`` is None where no point estimate exists.
+    ``P(low <= truth <= high) >= confidence`` over the sample, under ``assumptions``.  An infinite limit says
+    that the data give no limit on that side; ``estimate`` is None where no point estimate exists.
 
     Parameters
     ----------
     estimate : float or None
-        Point estimate.  It may lie outside the interval (unbiased estimates can be negative) and is not clamped.
+        Point estimate, never clamped; it may lie outside the interval (unbiased estimates can be negative).
     low, high : float
         Limits; ``-inf`` or ``inf`` where there is none.
     confidence : float
@@ -188,10 +188,10 @@ def clopper_pearson(
     alpha: float | None = None,
     unit: str = "trial",
 ) -> ConfidenceInterval:
-    """Exact (Clopper-Pearson) interval of a proportion from ``events`` out of ``trials`` independent trials.
+    """Exact (Clopper-Pearson) interval of a proportion: ``events`` out of ``trials`` independent trials.
 
-    ``P(X >= events; low) = P(X <= events; high) = alpha/2``, closed forms at the ends: with no event the upper
-    limit is ``1 - (alpha/2)^(1/trials)``, with only events the lower limit is ``(alpha/2)^(1/trials)``.
+    ``P(X >= events; low) = P(X <= events; high) = alpha/2``, closed forms at the ends: with no event the
+    upper limit is ``1 - (alpha/2)^(1/trials)``, with only events the lower limit is ``(alpha/2)^(1/trials)``.
 
     Plain integers in, plain floats out.
 
@@ -211,8 +211,8 @@ def clopper_pearson(
     Raises
     ------
     ValueError
-        If ``trials`` is 0 (a proportion of nothing has no interval), ``events`` is out of range, or the level is
-        outside (0, 1).
+        If ``trials`` is 0 (a proportion of nothing has no interval), ``events`` is out of range, or the level
+        is outside (0, 1).
     TypeError
         If a count is not a whole number.
 
