@@ -90,8 +90,8 @@ def _numerator(r: Replicated, k: Combination) -> tuple[float, Callable[[Float], 
 
 
 def _numerator_limits(r: Replicated, k: Combination, alpha: float) -> tuple[float, float, float]:
-    """Estimate, lower and upper limit of the numerator; on the log scale wherever all estimates are
-    positive.""" v, value = _numerator(r, k)
+    """Estimate and limits of the numerator, on the log scale wherever all estimates are positive."""
+    v, value = _numerator(r, k)
     t = r.quantile(alpha)
     if v > 0 and (value(r.without) > 0).all():
         half = t * r.spread(lambda x: np.log(value(x)))

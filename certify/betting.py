@@ -117,13 +117,12 @@ def _bounded(x: ArrayLike, low: float, high: float) -> Float:
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise ValueError(f"low={low}, high={high}: expected finite numbers with low < high")
     if not np.isfinite(values).all():
-        raise ValueError(
-            f"x[{int(np.flatnonzero(~np.isfinite(values))[0])}]: expected finite numbers; drop or mend that unit"
-        )
+        where = int(np.flatnonzero(~np.isfinite(values))[0])
+        raise ValueError(f"x[{where}]={values[where]}: expected finite numbers; drop or mend that unit")
     if values.min() < low or values.max() > high:
         raise ValueError(
-            f"x in [{values.min():.6g}, {values.max():.6g}]: expected values in [low, high] = [{low},
-            {high}]; " "state a bound that holds for every possible unit, not only for this sample"
+            f"x in [{values.min():.6g}, {values.max():.6g}]: expected all in [{low}, {high}]; "
+            "state a bound that holds for every possible unit, not only for this sample"
         )
     return (values - low) / (high - low)
 

@@ -1,0 +1,167 @@
+"""Limits that hold at every sample size: bounded gradients, signs of replicates, and a given training
+mean."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certify.asymptotic import Combination
+from certify.betting import Capital, smallest_rejected
+from certify.intervals import ConfidenceInterval, clopper_pearson
+
+Float = NDArray[np.float64]
+
+# Candidate odds c = u/(1 - u) of a bound u: ten candidates per factor 10. A limit is one of them or infinite.
+ODDS_GRID: Float = np.logspace(-6.0, 6.0, 121)
+_CHUNK = 256
+
+
+class Blocks(NamedTuple):
+    """Unbiased statistics of disjoint triples of units, in units of R, R^2, R^4: |q| <= R becomes |q| <=
+    1."""
+
+    e: Float  # of m2
+    t2: Float  # of tr R^2, R = Sigma + mu mu^T
+    t3: Float  # of mu^T R mu
+
+
+def blocks(Q: Float, radius: float) -> Blocks:
+    """Statistics of floor(n/3) disjoint triples of rows of ``Q`` (n, d), float64, every row norm <= radius.
+
+    Raises
+    ------
+    ValueError
+        If a row is longer than ``radius``: the bound was false, and so would be the certificate.
+    """
+    norms = np.linalg.norm(Q, axis=1)
+    worst = int(norms.argmax())
+    if norms[worst] > radius * (1 + 1e-12):
+        raise ValueError(
+            f"bound={radius:.6g}: unit {worst} has norm {norms[worst]:.6g}; expected every norm below a "
+            f"bound "
+            "known beforehand. Clip the gradients (the certificate is then about clipped ones) or use "
+            "another tier"
+        )
+    b = Q.shape[0] // 3
+    x, y, z = (Q[i : 3 * b : 3] / radius for i in range(3))
+    xy, xz, yz = (np.einsum("ij,ij->i", p, q) for p, q in ((x, y), (x, z), (y, z)))
+    return Blocks((xy + xz + yz) / 3, (xy**2 + xz**2 + yz**2) / 3, (xy * xz + xy * yz + xz * yz) / 3)
+
+
+def _tangent_points(e: Float) -> Float:
+    """Predictable guesses of m2 for each step: the mean of the earlier values, where positive."""
+    before = np.cumsum(e) - e
+    steps = np.arange(e.size)
+    return np.maximum(before / np.maximum(steps, 1), 0.0)
+
+
+def bounded_odds(s: Blocks, k: Combination, alpha: float) -> float:
+    r"""Upper limit of ``(k.a a + k.t t)/m2^2`` at level alpha for bounded gradients, infinite where there is
+    none.
+
+    For each candidate c the hypothesis "numerator - c m2^2 >= 0" is played against.  In raw moments it reads
+    :math:`p_2 \tau_2 + p_3 \tau_3 - p_4 m_2^2 \ge 0`; the concave :math:`-m_2^2` is at most
+    :math:`\lambda^2 - 2 \lambda m_2` for every :math:`\lambda`, so that payoffs linear in m2 suffice, with
+    lambda predicted from earlier triples.  Where p4 would be negative (t/m2^2 below 1), t is replaced by the
+    larger tau_2 - m2^2 = t + 2a: the limit stays valid, but is then wider than need be.
+
+    Notes
+    -----
+    Betting as in ``certify.betting``; the tangent step is ours.
+    """
+    guesses = _tangent_points(s.e)
+    c = ODDS_GRID
+    # numerator = a_w (tau3 - m2^2) + t_w (tau2 - 2 tau3 + m2^2)
+    p2, p3, p4 = k.t, k.a - 2 * k.t, k.a - k.t + c
+    relaxed = p4 < 0
+    if relaxed.any():
+        p3 = np.where(relaxed, k.a, p3)
+        p4 = np.where(relaxed, k.a + k.t + c, p4)
+    p3 = np.broadcast_to(p3, c.shape)
+    # On three vectors in the unit ball t3 lies in [-1/3, 1], t2 in [0, 1], e in [-1/2, 1].
+    top = p2 + np.maximum(p3, 0) - np.minimum(p3, 0) / 3
+    game = Capital(c.size)
+    for start in range(0, s.e.size, _CHUNK):
+        part = slice(start, start + _CHUNK)
+        e, t2, t3, g = (v[part, None] for v in (s.e, s.t2, s.t3, guesses))
+        payoffs = p2 * t2 + p3 * t3 - p4 * (2 * g * e - g * g)
+        game.bet(payoffs, top + p4 * (g + g * g))
+    return _limit(game, alpha)
+
+
+def conditional_odds(x: Float, K: int, bound: float, alpha: float) -> float:
+    r"""Upper limit of Var(x)/(K (E x)^2) at level alpha for x = v . q with ``|x| <= bound``; infinite if E x
+    <= 0.
+
+    The hypothesis "E x^2 - (1 + K c)(E x)^2 >= 0" is played against with the same tangents as in
+    :func:`bounded_odds`.  ``x``: vector, float64.
+
+    Raises
+    ------
+    ValueError
+        If a value exceeds the bound.
+    """
+    game = conditional_game(x, K, bound, ODDS_GRID, Capital(ODDS_GRID.size), 0.0)
+    return _limit(game, alpha)
+
+
+def conditional_game(x: Float, K: int, bound: float, c: Float, game: Capital, total: float) -> Capital:
+    """Play further projections ``x``; ``total`` is the sum (over bound) of those played before."""
+    worst = int(np.abs(x).argmax())
+    if abs(x[worst]) > bound * (1 + 1e-12):
+        raise ValueError(
+            f"bound={bound:.6g}: projection {worst} is {x[worst]:.6g}; expected |mu_M . q| below a bound "
+            "known beforehand; use the sign version (no bound) or clip"
+        )
+    z = np.clip(x / bound, -1.0, 1.0)
+    steps = game.steps + np.arange(z.size)
+    guesses = np.maximum((total + np.cumsum(z) - z) / np.maximum(steps, 1), 0.0)
+    A = 1 + K * c
+    for start in range(0, z.size, _CHUNK):
+        y, g = z[start : start + _CHUNK, None], guesses[start : start + _CHUNK, None]
+        game.bet(y * y - A * (2 * g * y - g * g), 1 + A * (2 * g + g * g))
+    return game
+
+
+def _limit(game: Capital, alpha: float) -> float:
+    # Candidates are ordered: "odds >= c" true for one c makes it true for all smaller ones.
+    first = smallest_rejected(game.rejected(alpha))
+    return math.inf if first is None else float(ODDS_GRID[first])
+
+
+def replicate_signs(Q: Float, M: int, K: int) -> tuple[int, int]:
+    """Events T <= 0 among floor(n/(M+K)) disjoint replicates of T from consecutive rows of Q, and their
+    number.
+
+    Ties, and values within rounding of 0, count as events: never in favour of the certificate.
+    """
+    r = Q.shape[0] // (M + K)
+    if r == 0:
+        raise ValueError(
+            f"n={Q.shape[0]}, M={M}, K={K}: expected at least M + K = {M + K} units for one replicate; "
+            "collect more units (about 3/u of M + K for a limit u without any event) or use another tier"
+        )
+    groups = Q[: r * (M + K)].reshape(r, M + K, -1)
+    train, test = groups[:, :M].mean(axis=1), groups[:, M:].mean(axis=1)
+    dots = np.einsum("ij,ij->i", train, test)
+    noise = 1e-14 * (M + K) * np.einsum("ij,ij->i", np.abs(train), np.abs(test))
+    return int((dots <= noise).sum()), r
+
+
+def conditional_signs(x: Float, K: int) -> tuple[int, int]:
+    """Events "mean of K projections <= 0" among floor(n/K) disjoint groups of x, and their number."""
+    r = x.size // K
+    if r == 0:
+        raise ValueError(f"n={x.size}, K={K}: expected at least K units; collect more units")
+    means = x[: r * K].reshape(r, K).mean(axis=1)
+    noise = 1e-14 * K * np.abs(x[: r * K]).reshape(r, K).mean(axis=1)
+    return int((means <= noise).sum()), r
+
+
+def sign_limit(events: int, trials: int, confidence: float, unit: str) -> ConfidenceInterval:
+    """One-sided exact upper limit of a misalignment probability."""
+    return clopper_pearson(events, trials, confidence, "less", unit=unit)
