@@ -51,7 +51,7 @@ def estimate(moments: Any) -> Estimate:
         moments = GradientMoments.from_array(moments)
     require_units(moments.n)
     sums, e = moments.sums()
-    x = statistics_from_sums(sums)
+    x = Statistics(*(sum(v) / len(sums) for v in zip(*map(statistics_from_sums, sums), strict=True)))
     return from_statistics(moments.n, moments.d, x, e)
 
 

@@ -46,6 +46,11 @@ class CovarianceSums:
         """Sample mean in scaled units."""
         return self.shift + self.s / self.n
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self.shift.nbytes + self.s.nbytes + self.w.nbytes + self.scatter.nbytes
+
 
 def exponent_of(rows: NDArray[Any]) -> int | None:
     """Exponent e with max |rows| in [2^(e-1), 2^e), or None for rows that are all zero; rows are finite."""
@@ -62,15 +67,15 @@ def scaled(rows: NDArray[Any], exponent: int) -> Array:
 
 
 class CovarianceAccumulator:
-    """Mutable counterpart of CovarianceSums: the reference is the mean of the first rows it is given."""
+    """Mutable counterpart of CovarianceSums; the default reference is the mean of the first rows."""
 
-    def __init__(self, d: int) -> None:
+    def __init__(self, d: int, shift: Array | None = None, exponent: int | None = None) -> None:
         self.d = d
         self.n = 0
         self.p2 = 0.0
         self.p4 = 0.0
-        self.exponent: int | None = None
-        self.shift: Array | None = None
+        self.exponent = exponent
+        self.shift = shift
         self.s = np.zeros(d)
         self.w = np.zeros(d)
         self.scatter = np.zeros((d, d), order="F")
