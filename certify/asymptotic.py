@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special
 
 Float = NDArray[np.float64]
 Method = Literal["mover", "fieller", "bootstrap"]
@@ -73,7 +73,7 @@ class Replicated:
 
     def quantile(self, alpha: float) -> float:
         """Upper alpha quantile of the reference distribution (Student t)."""
-        return float(stats.t.isf(alpha, self.groups - 1))
+        return -float(special.stdtrit(self.groups - 1, alpha))
 
 
 def signal_limits(r: Replicated, alpha: float) -> tuple[float, float]:

@@ -76,12 +76,10 @@ def bounded_odds(s: Blocks, k: Combination, alpha: float) -> float:
     guesses = _tangent_points(s.e)
     c = ODDS_GRID
     # numerator = a_w (tau3 - m2^2) + t_w (tau2 - 2 tau3 + m2^2)
-    p2, p3, p4 = k.t, k.a - 2 * k.t, k.a - k.t + c
-    relaxed = p4 < 0
-    if relaxed.any():
-        p3 = np.where(relaxed, k.a, p3)
-        p4 = np.where(relaxed, k.a + k.t + c, p4)
-    p3 = np.broadcast_to(p3, c.shape)
+    relaxed = k.a - k.t + c < 0
+    p2 = k.t
+    p3 = np.where(relaxed, k.a, k.a - 2 * k.t)
+    p4 = np.where(relaxed, k.a + k.t + c, k.a - k.t + c)
     # On three vectors in the unit ball t3 lies in [-1/3, 1], t2 in [0, 1], e in [-1/2, 1].
     top = p2 + np.maximum(p3, 0) - np.minimum(p3, 0) / 3
     game = Capital(c.size)

@@ -1,0 +1,75 @@
+"""From gradient moments to what the limits need: deletions, resamples and rows, in one common scale."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certify.asymptotic import Replicated
+from certify.moments import GradientMoments
+from certify.resampling import leave_group_out, leave_one_out, weighted_statistics
+from certify.ustatistics import Statistics
+
+Float = NDArray[np.float64]
+
+LEAST_GROUPS = 8
+
+
+def rows_of(moments: GradientMoments, why: str) -> Float:
+    """The rows (n, d) in float64, times the power of two that brings them near 1.
+
+    Raises
+    ------
+    ValueError
+        If the moments no longer hold the rows; ``why`` names what needs them.
+    """
+    if moments.rows is None:
+        raise ValueError(
+            f"representation={moments.representation!r}: {why} needs the gradient of every unit; pass the "
+            f"array, or raise memory_budget (now {moments.memory_budget} bytes)"
+        )
+    Q = np.concatenate([np.asarray(chunk, dtype=np.float64) for chunk in moments.rows])
+    return np.ldexp(Q, -moments.exponent)
+
+
+def _columns(x: Statistics) -> Float:
+    return np.stack([np.asarray(v) for v in (x.m2, x.m2_squared, x.mu_sigma_mu, x.tr_sigma2)], axis=-1)
+
+
+def replicated(moments: GradientMoments) -> Replicated:
+    """Estimates with and without each unit; without each group of units where only grouped sums are held.
+
+    Raises
+    ------
+    ValueError
+        If n < 6, or fewer than 8 groups are held: no spread can be estimated.
+    """
+    if moments.n < 6:
+        raise ValueError(f"n={moments.n}: expected at least 6 units for an interval; collect more units")
+    if moments.rows is not None:
+        found = leave_one_out(moments)
+        sizes = np.ones(moments.n)
+    else:
+        groups = sum(1 for block in moments.blocks if block.n)
+        if groups < LEAST_GROUPS:
+            raise ValueError(
+                f"groups={groups}: expected at least {LEAST_GROUPS} groups of units to estimate a spread; "
+                f"raise "
+                f"memory_budget (now {moments.memory_budget} bytes), which sets how many are held"
+            )
+        found = leave_group_out(moments)
+        sizes = moments.n - np.asarray(found.sizes, dtype=np.float64)
+    return Replicated(_columns(found.full), _columns(found.parts), sizes)
+
+
+def resampled(moments: GradientMoments, resamples: int, rng: np.random.Generator | int) -> Float:
+    """Estimates (resamples, 4) under multinomial weights on the units; no dot product is computed anew.
+
+    Raises
+    ------
+    ValueError
+        If the rows were not kept.
+    """
+    generator = np.random.default_rng(rng)
+    weights = generator.multinomial(moments.n, np.full(moments.n, 1 / moments.n), size=resamples)
+    return _columns(weighted_statistics(moments, weights).parts)

@@ -1,0 +1,419 @@
+"""The five tiers: from moments to limits, each with the assumptions that it needs and what the data say of
+them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from certify import asymptotic, finite_sample
+from certify.asymptotic import PARALLEL, TRACE, Combination, Replicated
+from certify.certificate import AssumptionStatus, Quantity
+from certify.estimators import rescale
+from certify.intervals import ConfidenceInterval, clopper_pearson
+from certify.moments import GradientMoments
+from certify.replication import replicated, resampled, rows_of
+from theory.bounds import n_eff
+
+Float = NDArray[np.float64]
+
+IID = AssumptionStatus("units independent, with one law", "declared")
+FRESH = AssumptionStatus("units independent of the trained model", "declared")
+UNIT_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for: sizes, level and the tier's own options."""
+
+    M: int
+    K: int
+    confidence: float
+    unit: str
+    method: str = "mover"
+    resamples: int = 999
+    rng: np.random.Generator | int = 0
+    bound: float | None = None
+    direction: Float | None = None
+
+    @property
+    def alpha(self) -> float:
+        """Allowed probability of a wrong statement."""
+        return 1.0 - self.confidence
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a tier found."""
+
+    method: str
+    detected: bool | None
+    misalignment: Quantity
+    B_exact: Quantity
+    B_align: Quantity
+    d_par: Quantity
+    d_2: Quantity
+    d_align: Quantity
+    m2_squared: Quantity
+    assumptions: tuple[AssumptionStatus, ...]
+    notes: tuple[str, ...] = ()
+
+
+def probability(odds: float) -> float:
+    """c/(1 + c), 1 for infinite odds.
+
+    Examples
+    --------
+    >>> probability(1.0), probability(float("inf"))
+    (0.5, 1.0)
+    """
+    return 1.0 if math.isinf(odds) else odds / (1.0 + odds)
+
+
+def inverse(odds: float) -> float:
+    """1/c with 1/0 = inf and 1/inf = 0: the dimension that belongs to odds."""
+    if odds == 0:
+        return math.inf
+    return 0.0 if math.isinf(odds) else 1.0 / odds
+
+
+@dataclass(frozen=True)
+class Point:
+    """Point values from unbiased statistics; None where a ratio does not exist."""
+
+    B_exact: float | None
+    B_align: float | None
+    d_par: float | None
+    d_2: float | None
+    d_align: float | None
+    m2_squared: float
+
+
+def point_values(moments: GradientMoments, M: int, K: int) -> Point:
+    """Point values of bounds and dimensions, formed before scaling back so that no ratio overflows."""
+    from certify.estimators import estimate
+
+    found = estimate(moments)
+    x = found.scaled
+    s, a, t = float(x.m2_squared), float(x.mu_sigma_mu), float(x.tr_sigma2)
+    V = (1 / M + 1 / K) * a + t / M / K
+    w = max(a, t)
+    exact = V / (V + s) if s > 0 and V + s > 0 else None
+    size = float(n_eff(M, K))
+    align = w / (w + size * s) if s > 0 and w + size * s > 0 else None
+    return Point(exact, align, found.d_par, found.d_2, found.d_align, found.m2_squared)
+
+
+def plug_in(moments: GradientMoments, ask: Request) -> Outcome:
+    """Plug-in moments of the pool (the papers' way): no confidence at all, biased unless n is large."""
+    n = moments.n
+    Q = rows_of(moments, "the plug-in tier")
+    mean = Q.mean(axis=0)
+    centred = Q - mean
+    m2 = float(mean @ mean)
+    along = centred @ mean
+    a = float(along @ along) / n
+    S = centred @ centred.T if n <= centred.shape[1] else centred.T @ centred
+    t = float((S * S).sum()) / n**2
+    V = (1 / ask.M + 1 / ask.K) * a + t / ask.M / ask.K
+    s, w, size = m2 * m2, max(a, t), float(n_eff(ask.M, ask.K))
+    exact = V / (V + s) if V + s > 0 else 1.0
+    align = w / (w + size * s) if w + size * s > 0 else 1.0
+
+    def over(b: float) -> float | None:
+        return s / b if b > 0 else None
+
+    d_par, d_2 = over(a), over(t)
+    return Outcome(
+        "plug-in moments (divisor n)",
+        None,
+        Quantity(exact),
+        Quantity(exact),
+        Quantity(align),
+        Quantity(d_par),
+        Quantity(d_2),
+        Quantity(min(d_par, d_2) if d_par is not None and d_2 is not None else None),
+        Quantity(rescale(s, 4 * moments.exponent)),
+        (IID, FRESH),
+        (
+            "plug-in values carry no confidence: |mean|^2 is too large by tr(Sigma)/n, tr(Sigma^2) by about "
+            "(tr Sigma)^2/n; they are exact only for resampling with replacement from this very pool",
+        ),
+    )
+
+
+def asymptotic_tier(moments: GradientMoments, ask: Request) -> Outcome:
+    """Jackknife or bootstrap limits, approximately valid for large n."""
+    point = point_values(moments, ask.M, ask.K)
+    r = replicated(moments)
+    limits = _odds_limits(moments, ask, r)
+    alpha = ask.alpha
+    needs = ("iid units", "fresh model", "finite fourth moment", "large n")
+    label = (
+        f"{ask.method}, {r.groups} deletions" if ask.method != "bootstrap" else f"bootstrap, {ask.resamples}"
+    )
+
+    def interval(
+        estimate: float | None, low: float, high: float, side: str = "two-sided"
+    ) -> ConfidenceInterval:
+        return ConfidenceInterval(
+            estimate, low, high, ask.confidence, label, moments.n, ask.unit, needs, side
+        )
+
+    V = Combination.variance(ask.M, ask.K)
+    size = float(n_eff(ask.M, ask.K))
+
+    def widest(level: float) -> float:
+        # max(a, t)/m2^2 >= c needs one of the two; rejecting both at the level rejects the union.
+        return max(limits(PARALLEL, level)[1], limits(TRACE, level)[1])
+
+    def bound(estimate: float | None, low: float, high: float, upper: float) -> Quantity:
+        return Quantity(
+            estimate,
+            interval(estimate, probability(low), probability(high)),
+            interval(estimate, 0.0, probability(upper), "less"),
+        )
+
+    def dimension(estimate: float | None, low: float, high: float, upper: float) -> Quantity:
+        return Quantity(
+            estimate,
+            interval(estimate, inverse(high), inverse(low)),
+            interval(estimate, inverse(upper), math.inf, "greater"),
+        )
+
+    # A lower limit of the larger of the two odds shares its error between them.
+    larger_low = max(limits(PARALLEL, alpha / 4)[0], limits(TRACE, alpha / 4)[0])
+    exact_low, exact_high = limits(V, alpha / 2)
+    exact = bound(point.B_exact, exact_low, exact_high, limits(V, alpha)[1])
+    align = bound(point.B_align, larger_low / size, widest(alpha / 2) / size, widest(alpha) / size)
+    scale = rescale(1.0, 2 * moments.exponent)
+    m2_low, m2_high = (v * scale for v in asymptotic.signal_limits(r, alpha / 2))
+    one_sided = asymptotic.signal_limits(r, alpha)[0] * scale
+
+    def signed_square(v: float) -> float:
+        return v * abs(v)
+
+    detected = one_sided > 0 and point.m2_squared > 0
+    if not detected:
+        exact, align = _vacuous(exact), _vacuous(align)
+    dims = [
+        dimension(value, *limits(k, alpha / 2), limits(k, alpha)[1])
+        for value, k in ((point.d_par, PARALLEL), (point.d_2, TRACE))
+    ]
+    both = dimension(point.d_align, larger_low, widest(alpha / 2), widest(alpha))
+    return Outcome(
+        label,
+        detected,
+        exact,
+        exact,
+        align,
+        dims[0],
+        dims[1],
+        both,
+        Quantity(
+            point.m2_squared,
+            interval(point.m2_squared, signed_square(m2_low), signed_square(m2_high)),
+            interval(point.m2_squared, signed_square(one_sided), math.inf, "greater"),
+        ),
+        (IID, FRESH, _tails(r, ask), _signal(detected)),
+        (f"the level holds approximately for large n; n = {moments.n} here",),
+    )
+
+
+def _vacuous(q: Quantity) -> Quantity:
+    if q.limit is None:
+        return q
+    return Quantity(q.estimate, q.interval, replace(q.limit, high=1.0))
+
+
+def _odds_limits(
+    moments: GradientMoments, ask: Request, r: Replicated
+) -> Callable[[Combination, float], tuple[float, float]]:
+    if ask.method == "bootstrap":
+        samples = resampled(moments, ask.resamples, ask.rng)
+        return lambda k, alpha: asymptotic.percentile(samples, k, alpha)
+    if ask.method == "fieller":
+        return lambda k, alpha: asymptotic.fieller(r, k, alpha)
+    return lambda k, alpha: asymptotic.mover(r, k, alpha)
+
+
+def _signal(detected: bool) -> AssumptionStatus:
+    return AssumptionStatus(
+        "nonzero mean gradient",
+        "tested",
+        "the lower limit of m2 is positive" if detected else "the interval of m2 covers 0",
+    )
+
+
+def _tails(r: Replicated, ask: Request) -> AssumptionStatus:
+    """Whether single units carry the spread of the estimate: then no spread can be trusted."""
+    k = Combination.variance(ask.M, ask.K)
+    whole = k.a * r.point[2] + k.t * r.point[3]
+    moved = (k.a * r.without[:, 2] + k.t * r.without[:, 3] - whole) ** 2
+    total = float(moved.sum())
+    share = float(moved.max()) / total if total > 0 else 0.0
+    what = "unit" if r.groups == int(r.sizes.sum()) else "group of units"
+    return AssumptionStatus(
+        "finite fourth moments of the gradient",
+        "violated" if share > UNIT_SHARE else "tested",
+        f"the most influential {what} carries {100 * share:.0f} % of the spread of Var T",
+    )
+
+
+def bounded_tier(moments: GradientMoments, ask: Request) -> Outcome:
+    """Betting on disjoint triples of units of known maximal length: valid at every n, often vacuous."""
+    if ask.bound is None:
+        raise ValueError(
+            "bound=None: expected a number R with |q| <= R for every possible unit (tier='bounded')"
+        )
+    Q = rows_of(moments, "the bounded tier")
+    radius = rescale(ask.bound, -moments.exponent)
+    s = finite_sample.blocks(Q, radius)
+    point = point_values(moments, ask.M, ask.K) if moments.n >= 4 else None
+    size = float(n_eff(ask.M, ask.K))
+    odds = [
+        finite_sample.bounded_odds(s, k, ask.alpha)
+        for k in (Combination.variance(ask.M, ask.K), PARALLEL, TRACE)
+    ]
+    needs = ("iid units", "fresh model", f"|q| <= {ask.bound:g}")
+    label = f"betting on {s.e.size} disjoint triples"
+
+    def limit(estimate: float | None, low: float, high: float, side: str) -> Quantity:
+        ci = ConfidenceInterval(estimate, low, high, ask.confidence, label, moments.n, ask.unit, needs, side)
+        return Quantity(estimate, None, ci)
+
+    def get(name: str) -> Any:
+        return None if point is None else getattr(point, name)
+
+    exact = limit(get("B_exact"), 0.0, probability(odds[0]), "less")
+    return Outcome(
+        label,
+        math.isfinite(odds[0]),
+        exact,
+        exact,
+        limit(get("B_align"), 0.0, probability(max(odds[1:]) / size), "less"),
+        limit(get("d_par"), inverse(odds[1]), math.inf, "greater"),
+        limit(get("d_2"), inverse(odds[2]), math.inf, "greater"),
+        limit(get("d_align"), inverse(max(odds[1:])), math.inf, "greater"),
+        Quantity(get("m2_squared")),
+        (
+            IID,
+            FRESH,
+            AssumptionStatus(
+                f"|q| <= {ask.bound:g} for every possible unit",
+                "declared",
+                "no unit of the sample exceeds it",
+            ),
+        ),
+        (
+            "without a bound no finite-sample limit of tr Sigma^2 exists: two moments do not tell how rare "
+            "and "
+            "how large the unseen units are",
+        ),
+    )
+
+
+def replicates_tier(moments: GradientMoments, ask: Request) -> Outcome:
+    """Signs of disjoint replicates of T: exact, no moments needed, many units needed."""
+    Q = rows_of(moments, "the replicates tier")
+    events, trials = finite_sample.replicate_signs(Q, ask.M, ask.K)
+    label = f"signs of {trials} disjoint replicates of T"
+    return _from_signs(moments, ask, events, trials, label, (IID, FRESH))
+
+
+def _from_signs(
+    moments: GradientMoments,
+    ask: Request,
+    events: int,
+    trials: int,
+    label: str,
+    assumptions: tuple[AssumptionStatus, ...],
+) -> Outcome:
+    kind = f"group of {ask.unit}s"
+    quantity = Quantity(
+        events / trials,
+        clopper_pearson(events, trials, ask.confidence, unit=kind),
+        clopper_pearson(events, trials, ask.confidence, "less", unit=kind),
+    )
+    nothing = Quantity(None)
+    return Outcome(
+        f"{label}, {events} with T <= 0",
+        None,
+        quantity,
+        nothing,
+        nothing,
+        nothing,
+        nothing,
+        nothing,
+        nothing,
+        assumptions,
+    )
+
+
+def conditional_tier(moments: GradientMoments, ask: Request) -> Outcome:
+    """The training mean is given: one-dimensional tools for v . q, v = mu_M."""
+    if ask.direction is None:
+        raise ValueError(
+            "direction=None: expected the given training mean mu_M, shape (d,), made of units that are not "
+            "in "
+            "this sample (tier='conditional')"
+        )
+    Q = rows_of(moments, "the conditional tier")
+    v = np.asarray(ask.direction, dtype=np.float64)
+    if v.shape != (moments.d,) or not np.isfinite(v).all() or not v.any():
+        raise ValueError(
+            f"direction.shape={v.shape}: expected a nonzero finite vector of shape ({moments.d},)"
+        )
+    v = v / np.abs(v).max()
+    length = float(np.linalg.norm(v))
+    x = Q @ (v / length)
+    given = AssumptionStatus("mu_M made of units that are not in this sample", "declared")
+    if ask.bound is None:
+        events, trials = finite_sample.conditional_signs(x, ask.K)
+        label = f"signs of {trials} disjoint means of K units along the given mu_M"
+        return _from_signs(moments, ask, events, trials, label, (IID, FRESH, given))
+    radius = rescale(ask.bound, -moments.exponent)
+    odds = finite_sample.conditional_odds(x, ask.K, radius, ask.alpha)
+    centre, variance = float(x.mean()), float(x.var(ddof=1))
+    estimate = variance / (variance + ask.K * centre**2) if centre > 0 else None
+    label = "betting along the given mu_M, valid at any stopping time"
+    needs = ("iid units", "fresh model", f"|mu_M . q|/|mu_M| <= {ask.bound:g}")
+    limit = ConfidenceInterval(
+        estimate, 0.0, probability(odds), ask.confidence, label, moments.n, ask.unit, needs, "less"
+    )
+    nothing = Quantity(None)
+    return Outcome(
+        label,
+        math.isfinite(odds),
+        Quantity(estimate, None, limit),
+        nothing,
+        nothing,
+        nothing,
+        nothing,
+        nothing,
+        nothing,
+        (
+            IID,
+            FRESH,
+            given,
+            AssumptionStatus(
+                f"|mu_M . q| <= {ask.bound:g} |mu_M| for every possible unit",
+                "declared",
+                "no unit of the sample exceeds it",
+            ),
+        ),
+    )
+
+
+RUN: dict[str, Callable[[GradientMoments, Request], Outcome]] = {
+    "plug-in": plug_in,
+    "asymptotic": asymptotic_tier,
+    "bounded": bounded_tier,
+    "replicates": replicates_tier,
+    "conditional": conditional_tier,
+}
