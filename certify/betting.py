@@ -24,7 +24,8 @@ Float = NDArray[np.float64]
 _STAKES = 2.0 ** -np.arange(0.0, 15.5, 0.5)
 _WEIGHTS = 1.0 / np.arange(1, _STAKES.size + 1)
 _LOG_WEIGHTS = np.log(_WEIGHTS / _WEIGHTS.sum())
-_CHUNK_CELLS = 2_000_000
+_STEPS = 8
+_LOOK = 64
 
 
 @final
@@ -65,27 +66,25 @@ class Capital:
     def bet(self, payoffs: Float, ceilings: Float) -> None:
         """Play ``payoffs`` (steps, columns) with known ceilings, shape (columns,) or (steps, columns).
 
+        The peak is looked at after the last step only: a stopping rule may look after each call.
+
         Raises
         ------
         ValueError
             If a payoff exceeds its ceiling beyond rounding: the bound that the game relies on does not hold.
         """
         ceilings = np.broadcast_to(ceilings, payoffs.shape)
-        step = max(1, _CHUNK_CELLS // max(1, payoffs.shape[1] * _STAKES.size))
-        for start in range(0, payoffs.shape[0], step):
-            y, c = payoffs[start : start + step], ceilings[start : start + step]
-            # A payoff that is exactly 0 with ceiling 0 is a certain draw.
-            ratio = np.divide(y, c, out=np.zeros_like(y), where=c > 0)
-            if np.any(ratio > 1 + 1e-9) or np.any((c <= 0) & (y > 0)):
-                raise ValueError(
-                    f"payoff/ceiling={ratio.max():.6g}: expected at most 1; state a larger bound"
-                )
-            with np.errstate(divide="ignore"):  # a stake of 1 may lose everything: log 0 = -inf
-                growth = np.log1p(-np.minimum(ratio, 1.0)[:, :, None] * _STAKES)
-            path = self.log_capital + np.cumsum(growth, axis=0)
-            self.log_capital = path[-1]
-            mixture = special.logsumexp(path + _LOG_WEIGHTS, axis=2)
-            self.log_peak = np.maximum(self.log_peak, mixture.max(axis=0))
+        # A payoff that is exactly 0 with ceiling 0 is a certain draw.
+        ratio = np.divide(payoffs, ceilings, out=np.zeros_like(payoffs), where=ceilings > 0)
+        if np.any(ratio > 1 + 1e-9) or np.any((ceilings <= 0) & (payoffs > 0)):
+            raise ValueError(f"payoff/ceiling={ratio.max():.6g}: expected at most 1; state a larger bound")
+        np.minimum(ratio, 1.0, out=ratio)
+        with np.errstate(divide="ignore"):  # a stake of 1 may lose everything: log 0 = -inf
+            for start in range(0, ratio.shape[0], _STEPS):
+                # One logarithm for several factors; each is between 0 and 1 + max |ratio|.
+                factors = 1.0 - ratio[start : start + _STEPS, :, None] * _STAKES
+                self.log_capital += np.log(np.multiply.reduce(factors, axis=0))
+        self.log_peak = np.maximum(self.log_peak, special.logsumexp(self.log_capital + _LOG_WEIGHTS, axis=1))
         self.steps += payoffs.shape[0]
 
     def rejected(self, alpha: float) -> NDArray[np.bool_]:
@@ -174,9 +173,8 @@ def betting_interval(
     candidates = np.linspace(0.0, 1.0, grid + 1)
     inner = candidates[1:-1]
     above, below = Capital(inner.size), Capital(inner.size)
-    step = max(1, _CHUNK_CELLS // (inner.size * _STAKES.size))
-    for start in range(0, z.size, step):
-        part = z[start : start + step, None]
+    for start in range(0, z.size, _LOOK):
+        part = z[start : start + _LOOK, None]
         above.bet(part - inner, 1 - inner)  # rejects "mean >= m"
         below.bet(inner - part, inner)  # rejects "mean <= m"
     # A limit for the mean is the smallest candidate from which on all "mean >= m" are rejected.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import platform
@@ -316,6 +317,11 @@ def _positive(name: str, value: float | None) -> float | None:
 
 def versions() -> dict[str, str]:
     """Versions of the packages that made the numbers."""
+    return dict(_versions())
+
+
+@functools.cache
+def _versions() -> dict[str, str]:
     import importlib.metadata
 
     found = {"python": platform.python_version()}

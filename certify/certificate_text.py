@@ -25,7 +25,7 @@ def _number(value: float | None, nothing: str = "-") -> str:
     if value is None:
         return nothing
     if math.isinf(value):
-        return "none" if value > 0 else "-none"
+        return "inf" if value > 0 else "-inf"
     return f"{value:.4g}"
 
 
@@ -73,7 +73,7 @@ def statement(c: Certificate) -> str:
         )
         if c.d_align.limit is not None and c.d_align.limit.low > 0:
             first += (
-                f" With the same confidence, d_align is at least {_number(c.d_align.limit.low)} "
+                f" Taken by themselves, with the same confidence, d_align is at least {_number(c.d_align.limit.low)} "
                 f"and B_align at most {_number(c.B_align.limit.high if c.B_align.limit else None)}."
             )
     elif c.state == "assumption violated":

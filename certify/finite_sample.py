@@ -17,7 +17,7 @@ Float = NDArray[np.float64]
 
 # Candidate odds c = u/(1 - u) of a bound u: ten candidates per factor 10. A limit is one of them or infinite.
 ODDS_GRID: Float = np.logspace(-6.0, 6.0, 121)
-_CHUNK = 256
+_CHUNK = 64
 
 
 class Blocks(NamedTuple):

@@ -90,15 +90,17 @@ class ConfidenceInterval:
         return f"{estimate} [{self.low:.4g}, {self.high:.4g}] ({level}, {self.method}, n={self.n})"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON: an infinite limit becomes None (no limit on that side).
+        """Plain values for JSON: None where there is no limit on that side.
+
+        A limit that is infinite towards the other side (d_par is infinite where Sigma = 0) becomes "inf".
 
         >>> ConfidenceInterval(None, 1.0, float("inf"), 0.9, "x", 5, "example").to_dict()["high"] is None
         True
         """
         return {
             "estimate": self.estimate,
-            "low": None if math.isinf(self.low) else self.low,
-            "high": None if math.isinf(self.high) else self.high,
+            "low": _encoded(self.low, -math.inf),
+            "high": _encoded(self.high, math.inf),
             "confidence": self.confidence,
             "method": self.method,
             "n": self.n,
@@ -111,10 +113,16 @@ class ConfidenceInterval:
     def from_dict(cls, payload: dict[str, Any]) -> ConfidenceInterval:
         """Inverse of :meth:`to_dict`."""
         values = dict(payload)
-        values["low"] = -math.inf if values["low"] is None else values["low"]
-        values["high"] = math.inf if values["high"] is None else values["high"]
+        values["low"] = -math.inf if values["low"] is None else float(values["low"])
+        values["high"] = math.inf if values["high"] is None else float(values["high"])
         values["assumptions"] = tuple(values["assumptions"])
         return cls(**values)
+
+
+def _encoded(limit: float, nothing: float) -> float | str | None:
+    if limit == nothing:
+        return None
+    return str(limit) if math.isinf(limit) else limit
 
 
 def check_confidence(confidence: float) -> float:

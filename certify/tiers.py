@@ -198,7 +198,8 @@ def asymptotic_tier(moments: GradientMoments, ask: Request) -> Outcome:
     def signed_square(v: float) -> float:
         return v * abs(v)
 
-    detected = one_sided > 0 and point.m2_squared > 0
+    # In the common scale: m2^2 itself can underflow.
+    detected = asymptotic.signal_limits(r, alpha)[0] > 0 and float(r.point[1]) > 0
     if not detected:
         exact, align = _vacuous(exact), _vacuous(align)
     dims = [
