@@ -1,0 +1,414 @@
+"""Proof that a bound is never below Cantelli's on the cone of possible moments, hence true.
+
+The difference B - B_exact is cleared of denominators, each ``min`` and ``max`` becomes a case, and every case
+is a polynomial inequality, proved by a sum of non-negative terms (checked in ``theory.verify``, which shares
+no code with the search) or else by ``theory.proofs`` (Handelman certificates and z3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from theory.formula import Assumption, Bound, _with_generic_builtins
+from theory.moments import Moments
+
+if TYPE_CHECKING:
+    from theory.proofs import Certificate, Implication
+
+_LARGEST = 4_000  # operations in the expression; beyond that clearing denominators takes too long
+
+
+@dataclass(frozen=True)
+class Step:
+    """One polynomial inequality and what established it: exact identities, or the solver alone."""
+
+    claim: str
+    methods: tuple[str, ...]
+    certificates: tuple[Certificate, ...]
+    implication: Implication | None = None
+
+
+@dataclass(frozen=True)
+class Dominance:
+    """Certificate that B >= B_exact for every law in ``domain``.
+
+    Parameters
+    ----------
+    name
+        The bound.
+    domain
+        Sample sizes and moments covered.
+    cases
+        One proof per case of the minima and maxima: the numerator is >= 0, the denominator > 0.
+    bound
+        The bound itself, for spot checks.
+    """
+
+    name: str
+    domain: str
+    cases: tuple[tuple[str, Step, Step], ...]
+    bound: Bound
+
+    @property
+    def statement(self) -> str:
+        """What was proved, and how."""
+        methods = sorted({method for _, *both in self.cases for proof in both for method in proof.methods})
+        how = f"{len(self.cases)} case(s), by {', '.join(methods)}"
+        return f"For {self.domain}: {self.name} - B_exact >= 0; {how}."
+
+    def is_valid(self) -> bool:
+        """Re-check identities in ``theory.verify``, and the inequality itself at exact rational points.
+
+        A case that only the solver proved is put to the solver again with another seed.
+        """
+        return all(_recheck(proof) for _, *both in self.cases for proof in both) and all(
+            _spot_checks(self.bound)
+        )
+
+
+def prove_dominates_cantelli(bound: Bound, *, timeout: float = 4.0) -> Dominance | None:
+    """Try to prove B >= B_exact on the moment cone.
+
+    B(m2, a, t, M, K) >= V/(V + m2^2) for m2 > 0, a >= 0, t > 0, a^2 <= m2^2 t and real M, K in their ranges.
+
+    At V = 0 nothing is needed beyond B >= 0, which follows by continuity; where a = 0 the formula's value is
+    the limit, because arithmetic with an infinite d_par is continuous wherever it is defined.
+
+    Parameters
+    ----------
+    bound
+        A bound on (m2, a, t).  Rational formulas with min and max only; others return ``None``.
+    timeout
+        Seconds for the solver, per case.
+
+    Returns
+    -------
+    Dominance or None
+        ``None`` means not proved, which says nothing about the truth of the bound.
+
+    Examples
+    --------
+    >>> from theory.bounds import B_align
+    >>> certificate = prove_dominates_cantelli(B_align)
+    >>> certificate.is_valid(), len(certificate.cases)
+    (True, 2)
+    """
+    import sympy as sp
+
+    if bound.inputs is not Moments or bound.direction != "upper":
+        return None
+    try:
+        expression = bound.expression
+    except TypeError:
+        return None
+    if sp.count_ops(expression) > _LARGEST or not _rational(expression):
+        return None
+    symbols = bound.symbols
+    plain = {symbol: sp.Symbol(name, real=True) for name, symbol in symbols.items()}
+    m2, a, t, M, K = (plain[symbols[name]] for name in ("m2", "a", "t", "M", "K"))
+    for name, sizes, symbol in (("M", bound.M, M), ("K", bound.K, K)):
+        if sizes.low == sizes.high:
+            plain[symbols[name]] = sp.Integer(sizes.low)
+        else:
+            plain[symbols[name]] = symbol
+    M_, K_ = plain[symbols["M"]], plain[symbols["K"]]
+    expression = sp.sympify(expression).xreplace(plain)
+    V = (M_ + K_) * a + t
+    hypotheses = [a >= 0, t > 0, a**2 <= m2**2 * t]
+    if _scale_invariant(expression, m2, a, t):
+        expression = expression.subs(m2, 1)
+        hypotheses = [a >= 0, t > 0, a**2 <= t]
+        norm = sp.Integer(1)
+    elif Assumption.NONZERO_MEAN not in bound.assumptions:
+        return None  # mean zero would need a look at every scale
+    else:
+        hypotheses.insert(0, m2 > 0)
+        norm = m2
+    for sizes, symbol in ((bound.M, M_), (bound.K, K_)):
+        if symbol.is_Symbol:
+            hypotheses.append(symbol >= sizes.low)
+            if sizes.high is not None:
+                hypotheses.append(symbol <= sizes.high)
+    if not _mean_zero_is_covered(bound, M_, K_):
+        return None
+    cases = []
+    for label, conditions, value in _branches(expression):
+        proofs = _prove_case(
+            bound.name, label, (*hypotheses, *conditions), value, V, M_ * K_ * norm**2, timeout
+        )
+        if proofs is None:
+            return None
+        cases.append((label, *proofs))
+    domain = (
+        f"{bound.M.text('M')}, {bound.K.text('K')}, and every law with finite second moments and nonzero mean"
+        + ("" if Assumption.NONZERO_MEAN in bound.assumptions else " (mean zero: the bound is >= 1 there)")
+    )
+    certificate = Dominance(bound.name, domain, tuple(cases), bound)
+    return certificate if certificate.is_valid() else None
+
+
+def _rational(expression: Any) -> bool:
+    import sympy as sp
+
+    allowed = (sp.Add, sp.Mul, sp.Pow, sp.Min, sp.Max, sp.Symbol, sp.Rational)
+    return all(
+        isinstance(node, allowed) and (not node.is_Pow or node.exp.is_Integer)
+        for node in sp.preorder_traversal(sp.sympify(expression))
+    )
+
+
+def _scale_invariant(expression: Any, m2: Any, a: Any, t: Any) -> bool:
+    import sympy as sp
+
+    c = sp.Symbol("c", positive=True)
+    names = {
+        m2: sp.Symbol("m2", positive=True),
+        a: sp.Symbol("a", positive=True),
+        t: sp.Symbol("t", positive=True),
+    }
+    one = expression.xreplace(names)
+    scaled = expression.xreplace({m2: c * names[m2], a: c**2 * names[a], t: c**2 * names[t]})
+    if expression.has(sp.Min, sp.Max):  # compared branch by branch, in the same order
+        pairs = zip(_branches(one), _branches(scaled), strict=True)
+        return all(
+            sp.cancel(v - w) == 0
+            and all(_same_sign(x, y, c) for x, y in zip(conditions, others, strict=True))
+            for (_, conditions, v), (_, others, w) in pairs
+        )
+    return bool(sp.cancel(one - scaled) == 0)
+
+
+def _same_sign(one: Any, scaled: Any, c: Any) -> bool:
+    import sympy as sp
+
+    if one in (sp.true, sp.false) or scaled in (sp.true, sp.false):
+        return bool(one == scaled)
+    quotient = sp.cancel((scaled.lhs - scaled.rhs) / (one.lhs - one.rhs))
+    return bool(quotient.free_symbols <= {c} and quotient.subs(c, 2) > 0)
+
+
+def _branches(expression: Any) -> Iterator[tuple[str, tuple[Any, ...], Any]]:
+    """Replace the innermost min or max by each of its arguments, where that one is the extreme one."""
+    import sympy as sp
+
+    nodes = [n for n in sp.postorder_traversal(expression) if isinstance(n, sp.Min | sp.Max)]
+    if not nodes:
+        yield "whole domain", (), expression
+        return
+    node = nodes[0]
+    for chosen in node.args:
+        conditions = []
+        for other in node.args:
+            if other is not chosen:
+                difference = chosen - other if isinstance(node, sp.Max) else other - chosen
+                conditions.append(_cleared(difference))
+        for label, rest, value in _branches(expression.xreplace({node: chosen})):
+            here = f"{type(node).__name__}{node.args} = {chosen}"
+            yield here if label == "whole domain" else f"{here}; {label}", (*conditions, *rest), value
+
+
+def _cleared(difference: Any) -> Any:
+    """difference >= 0 as a polynomial inequality; a denominator of unknown sign enters squared."""
+    import sympy as sp
+
+    top, bottom = sp.fraction(sp.cancel(sp.together(difference)))
+    if (
+        all(c > 0 for c in sp.Poly(bottom, *sorted(bottom.free_symbols, key=str)).coeffs())
+        if bottom.free_symbols
+        else bottom > 0
+    ):
+        return sp.expand(top) >= 0
+    return sp.expand(top * bottom) >= 0
+
+
+def _prove_case(
+    name: str, label: str, hypotheses: tuple[Any, ...], value: Any, V: Any, signal: Any, timeout: float
+) -> tuple[Step, Step] | None:
+    import sympy as sp
+
+    top, bottom = sp.fraction(sp.cancel(sp.together(value)))
+    hypotheses = tuple(h for h in hypotheses if h is not sp.true)
+    if sp.false in hypotheses:
+        hypotheses = (sp.Integer(0) >= 1,)
+    for sign in (1, -1):
+        p, q = sp.expand(sign * top), sp.expand(sign * bottom)
+        positive = _prove(f"{name}: denominator > 0, {label}", hypotheses, q, timeout, strict=True)
+        if positive is None:
+            continue
+        above = _prove(
+            f"{name} >= B_exact, {label}", hypotheses, sp.expand(p * (V + signal) - q * V), timeout
+        )
+        return None if above is None else (above, positive)
+    return None
+
+
+def _prove(
+    name: str, hypotheses: tuple[Any, ...], target: Any, timeout: float, strict: bool = False
+) -> Step | None:
+    """target >= 0 (or > 0): by non-negative coefficients in shifted variables, else by ``theory.proofs``."""
+    import sympy as sp
+
+    from theory import proofs
+
+    conclusion = target > 0 if strict else target >= 0
+    if conclusion == sp.false:
+        return None
+    direct = _by_coefficients(hypotheses, target, strict)
+    if direct is not None:
+        return Step(name, ("algebraic certificate",), direct)
+    if conclusion == sp.true:
+        return None
+    implication = proofs.Implication(name, name, hypotheses, conclusion)
+    found = proofs.prove(implication, timeout=timeout, degree=2)
+    if not isinstance(found, proofs.Proof):
+        return None
+    return Step(name, found.methods, found.certificates, implication)
+
+
+def _by_coefficients(hypotheses: tuple[Any, ...], target: Any, strict: bool) -> Any:
+    """Write the target as a polynomial with coefficients >= 0 in the slacks of linear hypotheses."""
+    import sympy as sp
+
+    from theory import proofs
+
+    lower: dict[Any, Any] = {}
+    used: list[Any] = []
+    for (
+        relation
+    ) in hypotheses:  # x - (lower limit) >= 0, where the limit is a number or a multiple of a variable
+        if not isinstance(relation, sp.GreaterThan | sp.StrictGreaterThan):
+            continue
+        slack = sp.expand(relation.lhs - relation.rhs)
+        if not slack.free_symbols or sp.Poly(slack, *sorted(slack.free_symbols, key=str)).total_degree() != 1:
+            continue
+        used.append(slack)
+    for slack in sorted(used, key=lambda s: -len(s.free_symbols)):
+        for x in sorted(slack.free_symbols, key=str):
+            coefficient = slack.coeff(x)
+            limit = sp.expand(x - slack / coefficient)
+            if (
+                coefficient > 0
+                and x not in lower
+                and not any(x in other.free_symbols for other in lower.values())
+            ):
+                lower[x] = limit
+                break
+    names = sorted(target.free_symbols, key=str)
+    if any(x not in lower and not any(s == x for s in used) for x in names):
+        return None
+    shift = {x: limit + sp.Symbol(f"_{x}", real=True) for x, limit in lower.items()}
+    moved = target
+    for _ in range(2):  # a limit may itself contain a variable with a limit
+        moved = sp.expand(moved.subs(shift, simultaneous=True)) if moved.free_symbols & set(shift) else moved
+    inner = {sp.Symbol(f"_{x}", real=True): x - limit for x, limit in lower.items()}
+    variables = sorted(moved.free_symbols, key=str)
+    if any(v not in inner for v in variables):
+        return None
+    terms = sp.Poly(moved, *variables).terms() if variables else [((), moved)]
+    if any(c < 0 for _, c in terms):
+        return None
+    if strict and not _strictly_positive(terms, variables, hypotheses, inner):
+        return None
+    slacks = [sp.expand(inner[v]) for v in variables]
+    weights = [
+        (Fraction(int(c.p), int(c.q)), {i: k for i, k in enumerate(powers) if k})
+        for powers, c in terms
+        if c != 0
+    ]
+    certificate = proofs.Certificate(str(target), tuple(map(str, slacks)), (), tuple(weights))
+    return (certificate,) if certificate.is_valid() else None
+
+
+def _strictly_positive(
+    terms: Any, variables: list[Any], hypotheses: tuple[Any, ...], inner: dict[Any, Any]
+) -> bool:
+    """Some term is a product of slacks that are > 0 by hypothesis (or a positive constant)."""
+    import sympy as sp
+
+    strict = {sp.expand(h.lhs - h.rhs) for h in hypotheses if isinstance(h, sp.StrictGreaterThan)}
+    sure = [sp.expand(inner[v]) in strict for v in variables]
+    return any(c > 0 and all(ok or k == 0 for ok, k in zip(sure, powers, strict=True)) for powers, c in terms)
+
+
+def _recheck(proof: Step) -> bool:
+    """Independent second look at one proof."""
+    if proof.certificates:
+        return all(certificate.is_valid() for certificate in proof.certificates)
+    import z3
+
+    from theory.proofs import _z3_relation
+
+    implication = proof.implication
+    if implication is None:
+        return False
+    variables = {s: z3.Real(str(s)) for s in implication.symbols}
+    solver = z3.Tactic(
+        "qfnra-nlsat"
+    ).solver()  # the default solver found it; this is the complete procedure alone
+    solver.set("timeout", 10_000)
+    solver.add(*[_z3_relation(h, variables) for h in implication.hypotheses])
+    solver.add(z3.Not(_z3_relation(implication.conclusion, variables)))
+    return bool(solver.check() == z3.unsat)
+
+
+_POINTS = [
+    (Fraction(1), x, y)
+    for x in map(Fraction, ("0", "1/7", "1", "5"))
+    for y in (x * x + Fraction(1, 9), x * x + 3)
+]
+
+
+def _spot_checks(bound: Bound) -> Iterator[bool]:
+    """B >= B_exact at exact rational points of the cone, with the formula itself, not its expression."""
+    from theory.bounds import B_exact
+
+    for M, K in ((0, 0), (1, 0), (0, 3), (9, 20)):
+        M, K = bound.M.low + M, bound.K.low + K
+        if not bound.covers(M, K):
+            continue
+        for m2, a, t in _POINTS:
+            moments = Moments(m2, a, t)
+            try:
+                value = bound(moments, M, K)
+            except ZeroDivisionError:
+                continue
+            yield bool(value != value or value >= B_exact(moments, M, K))
+
+
+@dataclass(frozen=True)
+class _MeanZero:
+    """What a formula sees when mu = 0: no signal, so that all dimensions are 0."""
+
+    t: int
+    m2: int = 0
+    a: int = 0
+    d_par: int = 0
+    d_2: int = 0
+    d_align: int = 0
+
+    def rescaled(self) -> tuple[int, int, int]:
+        return self.m2, self.a, self.t
+
+    def variance(self, M: Any, K: Any) -> Any:
+        return self.t / (M * K)
+
+
+def _mean_zero_is_covered(bound: Bound, M: Any, K: Any) -> bool:
+    """For mu = 0 P may be 1: the formula must be >= 1 there for all M, K, unless the bound excludes mu = 0.
+
+    For a formula invariant under q -> c q it is enough to look at t = 0 and t = 1.
+    """
+    import sympy as sp
+
+    if Assumption.NONZERO_MEAN in bound.assumptions:
+        return True
+    for t in (0, 1):
+        value = sp.simplify(sp.sympify(_with_generic_builtins(bound.formula)(_MeanZero(t), M, K)))
+        if value.has(sp.nan, sp.zoo, sp.oo):
+            continue  # infinite or undefined: no claim
+        if not (value.is_number and value >= 1):
+            return False
+    return True

@@ -1,0 +1,507 @@
+"""Refute, prove or fail to refute a bound on P(T <= 0); the law that comes closest to breaking it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from theory import search
+from theory.bounds import B_exact
+from theory.cone import Dominance, prove_dominates_cantelli
+from theory.formula import Assumption, Bound
+from theory.formula import bound as make_bound
+from theory.laws import FiniteLaw
+from theory.moments import Moments
+
+__all__ = ["Coverage", "Proved", "Refuted", "Unrefuted", "WorstCase", "decide", "falsify", "largest_ratio"]
+
+_MARGIN = 1e-9  # relative; a float value of B (exp, sqrt) must be exceeded by more than its rounding error
+
+
+@dataclass(frozen=True)
+class WorstCase:
+    """The law found to come closest to a bound: exact P, the bound B, and the attained ratio P/B.
+
+    Parameters
+    ----------
+    law, M, K
+        The law of one unit and the sample sizes.
+    P
+        P(T <= 0), exact for a finite-support law.
+    B
+        Value of the bound there.
+    ratio
+        P/B as a float; 1 means attained, above 1 refuted.
+    """
+
+    law: Any
+    M: int
+    K: int
+    P: Any
+    B: Any
+    ratio: float
+
+    @property
+    def gap(self) -> float:
+        """B - P."""
+        return float(self.B) - float(self.P)
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What a search looked at.
+
+    Parameters
+    ----------
+    supports
+        Numbers of supports tried (each with a grid of weights), by family.
+    sizes
+        The (M, K) tried.
+    examples
+        Random laws tried by hypothesis.
+    seconds
+        Wall-clock time used.
+    complete
+        False if the clock stopped the search: a repeat may then get further.
+    seed
+        Repeats the search.
+    """
+
+    supports: dict[str, int]
+    sizes: tuple[tuple[int, int], ...]
+    examples: int
+    seconds: float = field(compare=False)
+    complete: bool
+    seed: int
+
+    def __str__(self) -> str:
+        families = ", ".join(f"{name} ({count})" for name, count in self.supports.items())
+        return (
+            f"{sum(self.supports.values())} supports [{families}], {self.examples} random laws, "
+            f"{len(self.sizes)} pairs (M, K) up to M + K = {max((sum(s) for s in self.sizes), default=0)}, "
+            f"seed {self.seed}, {self.seconds:.1f} s" + ("" if self.complete else ", STOPPED BY THE CLOCK")
+        )
+
+
+@dataclass(frozen=True)
+class Refuted:
+    """A counterexample: P(T <= 0) = P > B for this law and these sample sizes, decided in exact rationals.
+
+    Parameters
+    ----------
+    law
+        A ``FiniteLaw`` with exact weights (a ``GaussianLaw`` for a bound that assumes Gaussian units).
+    M, K
+        Sample sizes.
+    P, B
+        The exact probability and the value of the bound (a float if the formula is transcendental; then P
+        exceeds it by more than 1e-9 relative).
+    name
+        Name of the bound.
+    """
+
+    law: Any
+    M: int
+    K: int
+    P: Any
+    B: Any
+    name: str = "bound"
+
+    verdict = "refuted"
+
+    @property
+    def snippet(self) -> str:
+        """Two lines that check the counterexample, given the bound under its name."""
+        if not isinstance(self.law, FiniteLaw):
+            return (
+                "from math import exp; from numpy import array; from theory import Moments, exact, laws\n"
+                f"law = laws.{self.law!r}; assert exp(exact.gaussian_log_probability(law.mu, law.Sigma, "
+                f"{self.M}, {self.K})) > {self.name}(Moments.from_law(law), {self.M}, {self.K})"
+            )
+        return (
+            "from theory import FiniteLaw, Moments, exact; P = exact.finite_support_probability\n"
+            f"law = {self.law!r}; assert P(law, {self.M}, {self.K}) > "
+            f"{self.name}(Moments.from_law(law), {self.M}, {self.K})"
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"Refuted: P(T <= 0) = {_show(self.P)} > {_show(self.B)} = {self.name} "
+            f"at M = {self.M}, K = {self.K}\n{self.snippet}"
+        )
+
+
+@dataclass(frozen=True)
+class Proved:
+    """The bound holds because it is never below Cantelli's on the moment cone; the certificate says why."""
+
+    name: str
+    certificate: Dominance
+
+    verdict = "proved"
+
+    def __str__(self) -> str:
+        return f"Proved: {self.name} >= B_exact. {self.certificate.statement}"
+
+
+@dataclass(frozen=True)
+class Unrefuted:
+    """Neither broken nor proved: what was covered, and the law that came closest."""
+
+    name: str
+    coverage: Coverage
+    worst_case: WorstCase | None
+
+    verdict = "unrefuted"
+
+    def __str__(self) -> str:
+        worst = self.worst_case
+        closest = (
+            "no law with P > 0 was found"
+            if worst is None
+            else f"closest: P/B = {worst.ratio:.6g} (P = {_show(worst.P)}, B = {_show(worst.B)}) "
+            f"for {worst.law!r} at M = {worst.M}, K = {worst.K}"
+        )
+        return f"Unrefuted: {self.name}; {closest}.\nCovered: {self.coverage}"
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, Fraction) and value.denominator > 10**6:
+        return f"{float(value):.6g}"
+    return str(value) if isinstance(value, Fraction | int) else f"{value:.6g}"
+
+
+def decide(bound: Bound, law: FiniteLaw, M: int, K: int) -> WorstCase | None:
+    """Exact P, the bound B and their ratio for one law; ``None`` where the formula is undefined.
+
+    P is exact.  B is exact for rational formulas; a formula with exp or sqrt gives a float, and the ratio is
+    then lowered by 1e-9 relative, so that ``ratio > 1`` always means a true violation.
+
+    Parameters
+    ----------
+    bound
+        A bound on (m2, a, t).
+    law, M, K
+        Law of one unit and sample sizes.
+
+    Examples
+    --------
+    >>> from theory.laws import coin
+    >>> case = decide(B_exact, coin(), 1, 1)
+    >>> case.P, case.B, case.ratio
+    (Fraction(3, 4), Fraction(3, 4), 1.0)
+    """
+    from theory.exact import finite_support_probability
+
+    B = _value(bound, Moments.from_law(law), M, K)
+    if B is None:
+        return None
+    P = finite_support_probability(law, M, K)
+    if isinstance(B, Fraction):
+        if B > 0:
+            ratio = float(P / B)
+            # The float of a ratio near 1 must not contradict the exact comparison.
+            ratio = max(ratio, math.nextafter(1, 2)) if P > B else min(ratio, 1.0)
+        else:
+            ratio = math.inf if P > B else 0.0
+    else:
+        ratio = float(P) / B * (1 - _MARGIN) if B > 0 else (math.inf if P > 0 or B < 0 else 0.0)
+    return WorstCase(law, M, K, P, B, ratio)
+
+
+def _value(bound: Bound, moments: Moments, M: int, K: int) -> Any:
+    """The bound, exactly if the formula allows; ``None`` where it is undefined."""
+    for inputs in (moments, None):
+        try:
+            inputs = inputs or Moments(*map(float, (moments.m2, moments.a, moments.t)))
+            value = bound(inputs, M, K)
+            if isinstance(value, Fraction):
+                return value
+            value = float(value)
+            return None if math.isnan(value) else value
+        except (TypeError, AttributeError, ArithmeticError, ValueError) as error:
+            if not isinstance(error, TypeError | AttributeError):
+                return None
+    return None
+
+
+def sizes(bound: Bound) -> list[tuple[int, int]]:
+    """Sample sizes at which a bound is tried: the smallest it is claimed for, then some spread-out ones."""
+    near = [(M, K) for M in range(bound.M.low, bound.M.low + 5) for K in range(bound.K.low, bound.K.low + 5)]
+    wide = [(8, 8), (1, 10), (10, 1), (2, 10), (10, 2), (16, 16), (1, 30), (30, 1), (30, 30)]
+    square = [(n, n) for n in range(1, 40)]
+    found = [pair for pair in near if bound.covers(*pair)]
+    found = sorted(found, key=lambda pair: (sum(pair), abs(pair[0] - pair[1]), pair))[:12]
+    rest = [pair for pair in (*wide, *square) if bound.covers(*pair) and pair not in found]
+    return found + rest[:6]
+
+
+def falsify(
+    bound: Any, *, seed: int = 0, budget: float = 60.0, examples: int = 1_000
+) -> Proved | Refuted | Unrefuted:
+    """Search a law that breaks a bound, prove that there is none, or say what was covered.
+
+    Claim under test: P(T <= 0) <= bound(moments, M, K) for every law with finite second moments that meets
+    the bound's assumptions and for all (M, K) of its domain.
+
+    In order: structured families with grids of weights; a proof that the bound dominates Cantelli's (which
+    ends the search); ascent of P/B over integer atoms and weights from the best laws found; random laws from
+    ``theory.strategies`` with hypothesis's ``target``.  Violations are decided in exact rationals, then shrunk
+    to few atoms, small integers, small M, K and d.
+
+    Parameters
+    ----------
+    bound
+        A ``Bound``, a plain function of (moments, M, K), or a sympy expression.
+    seed
+        Makes the search repeatable.
+    budget
+        Limit in seconds; a search that the clock stopped says so in its coverage.
+    examples
+        Number of random laws in the last stage.
+
+    Returns
+    -------
+    Proved, Refuted or Unrefuted
+        ``.verdict`` is "proved", "refuted" or "unrefuted"; ``str()`` is a report.
+
+    Raises
+    ------
+    TypeError
+        If the bound is a function of other inputs than (m2, a, t): see ``theory.strategies``.
+    ValueError
+        If budget <= 0.
+
+    Notes
+    -----
+    Cantelli's bound is not the true supremum, so a bound below it may still be true, and then the answer is
+    ``Unrefuted``.  For a bound that assumes Gaussian units the search runs over Gaussian laws instead, with
+    numerically exact probabilities.
+
+    Examples
+    --------
+    >>> result = falsify(lambda m, M, K: 1 / (1 + M * K / (M + K) * m.d_align))
+    >>> result.law, result.M, result.K, result.P, result.B
+    (FiniteLaw([(0,), (1,)], ['1/2', '1/2']), 1, 1, Fraction(3, 4), Fraction(2, 3))
+    """
+    from theory.shrink import shrink
+
+    if not isinstance(bound, Bound):
+        bound = make_bound(bound)
+    if bound.inputs is not Moments or bound.direction != "upper":
+        raise TypeError(
+            f"{bound.name}: expected an upper bound on (m2, a, t); test other inputs with theory.strategies"
+        )
+    if not budget > 0:
+        raise ValueError(f"budget={budget}: expected a number of seconds > 0")
+    hunt = _Hunt(bound, seed, budget)
+    if Assumption.GAUSSIAN in bound.assumptions:
+        from theory.gaussian_search import gaussian_laws
+
+        return hunt.gaussian(gaussian_laws(seed))
+    found = hunt.structured()
+    if found is None:
+        certificate = prove_dominates_cantelli(bound)
+        if certificate is not None:
+            return Proved(bound.name, certificate)
+        found = hunt.ascent() or hunt.random(examples)
+    if found is None:
+        return Unrefuted(bound.name, hunt.coverage(), hunt.worst())
+    small = shrink(bound, found)
+    return Refuted(small.law, small.M, small.K, small.P, small.B, bound.name)
+
+
+class _Hunt:
+    """One search: the clock, what was covered, the best candidates so far."""
+
+    def __init__(self, bound: Bound, seed: int, budget: float) -> None:
+        self.bound, self.seed = bound, seed
+        self.start = time.monotonic()
+        self.deadline = self.start + budget
+        self.nonzero_mean = Assumption.NONZERO_MEAN in bound.assumptions
+        self.sizes = sizes(bound)
+        self.supports: dict[str, int] = {}
+        self.examples = 0
+        self.complete = True
+        self.best: list[search.Candidate] = []
+
+    def late(self) -> bool:
+        if time.monotonic() < self.deadline:
+            return False
+        self.complete = False
+        return True
+
+    def structured(self) -> WorstCase | None:
+        scales = (
+            (Fraction(1),)
+            if self._scale_free()
+            else tuple(map(Fraction, ("1", "10", "1/10", "100", "1/100")))
+        )
+        for M, K in self.sizes:
+            for family, atoms, weights in search.families(M, K):
+                if not search.fits(len(atoms), M, K):
+                    continue
+                for scale in scales:
+                    if self.late():
+                        return None
+                    found = search.evaluate(
+                        self.bound,
+                        atoms,
+                        weights,
+                        M,
+                        K,
+                        family=family,
+                        nonzero_mean=self.nonzero_mean,
+                        scale=scale,
+                    )
+                    self.supports[family] = self.supports.get(family, 0) + 1
+                    broken = self._first_violation(found)
+                    if broken is not None:
+                        return broken
+        return None
+
+    def _scale_free(self) -> bool:
+        sample = np.asarray([1.0, 0.3, 7.0]), np.asarray([0.5, 0.2, 9.0]), np.asarray([1.0, 3.0, 11.0])
+        M, K = self.sizes[0]
+        one = search.values(self.bound, Moments(*sample), M, K)
+        c = 9.0
+        other = search.values(self.bound, Moments(sample[0] * c, sample[1] * c * c, sample[2] * c * c), M, K)
+        return bool(np.allclose(one, other, rtol=1e-9, atol=0, equal_nan=True))
+
+    def _first_violation(self, found: list[search.Candidate]) -> WorstCase | None:
+        self.best += found[:1]
+        if len(self.best) > 400:
+            self.best = self._leaders()
+        for candidate in found:
+            if candidate.ratio > 1 - 1e-9:
+                case = decide(self.bound, candidate.law(), candidate.M, candidate.K)
+                if case is not None and case.ratio > 1:
+                    return case
+        return None
+
+    def _leaders(self) -> list[search.Candidate]:
+        """The best candidates, one per family and sample sizes, so that none crowds out the rest."""
+        kept: dict[tuple[str, int, int], search.Candidate] = {}
+        for candidate in sorted(self.best, key=lambda c: -c.ratio):
+            kept.setdefault((candidate.family, candidate.M, candidate.K), candidate)
+        return list(kept.values())[:60]
+
+    def ascent(self) -> WorstCase | None:
+        rng = np.random.default_rng(self.seed)
+        # A ratio that is 1 already is a law that attains the bound: no way up from there.
+        starts = [c for c in self._leaders() if c.ratio < 1 - 1e-6][:24]
+        for start in starts:
+            for candidate in search.climb(self.bound, start, rng, steps=12, nonzero_mean=self.nonzero_mean):
+                if self.late():
+                    return None
+                self.supports["ascent"] = self.supports.get("ascent", 0) + 1
+                broken = self._first_violation([candidate])
+                if broken is not None:
+                    return broken
+        return None
+
+    def random(self, examples: int) -> WorstCase | None:
+        from theory.strategies import first_violation
+
+        if self.late():
+            return None
+        case, self.examples = first_violation(
+            self.bound, seed=self.seed, max_examples=examples, deadline=self.deadline
+        )
+        self.late()
+        return case
+
+    def gaussian(self, laws: Iterator[tuple[str, Any]]) -> Refuted | Unrefuted:
+        from theory.exact import gaussian_log_probability
+
+        worst: WorstCase | None = None
+        for family, law in laws:
+            self.supports[family] = self.supports.get(family, 0) + 1
+            for M, K in self.sizes:
+                if self.late():
+                    return Unrefuted(self.bound.name, self.coverage(), worst)
+                moments = Moments.from_law(law)
+                B = _value(self.bound, moments, M, K)
+                if B is None:
+                    continue
+                P = math.exp(gaussian_log_probability(law.mu, law.Sigma, M, K))
+                ratio = P / float(B) if B > 0 else (math.inf if P > 0 else 0.0)
+                if worst is None or ratio > worst.ratio:
+                    worst = WorstCase(law, M, K, P, B, ratio)
+                if ratio > 1 + 1e-6:  # far above the error of the inversion
+                    return Refuted(law, M, K, P, B, self.bound.name)
+        return Unrefuted(self.bound.name, self.coverage(), worst)
+
+    def worst(self) -> WorstCase | None:
+        for candidate in self._leaders():
+            case = decide(self.bound, candidate.law(), candidate.M, candidate.K)
+            if case is not None and case.P > 0:
+                return case
+        return None
+
+    def coverage(self) -> Coverage:
+        spent = time.monotonic() - self.start
+        return Coverage(self.supports, tuple(self.sizes), self.examples, spent, self.complete, self.seed)
+
+
+def largest_ratio(
+    M: int, K: int, *, bound: Bound = B_exact, at_most: Any = 1, seed: int = 0, starts: int = 6
+) -> WorstCase:
+    """The law with the largest ratio P(T <= 0)/B found, among laws with B <= ``at_most``.
+
+    sup P/B over laws with finite support (a lower estimate of it: the law is a witness, not a proof).
+
+    Parameters
+    ----------
+    M, K
+        Sample sizes.
+    bound
+        The bound in the denominator.
+    at_most
+        Only laws at which the bound is at most this value.  Without it the answer is uninteresting: for
+        {0, 1} with P(q = 1) -> 0 both P and B_exact tend to 1, whatever M and K.
+    seed
+        Makes the search repeatable.
+    starts
+        Number of ascents from the best structured laws.
+
+    Examples
+    --------
+    >>> largest_ratio(1, 1, at_most=Fraction(1, 2)).ratio
+    1.0
+    """
+    limit = Fraction(at_most)
+
+    def restricted(
+        m: Any, M: Any, K: Any
+    ) -> Any:  # infinite where the bound exceeds the limit: ratio 0 there
+        value = bound(m, M, K)
+        if isinstance(value, np.ndarray):
+            return np.where(value <= float(limit), value, np.inf)
+        return value if value <= limit else math.inf
+
+    hunted = make_bound(restricted, M=M, K=K, name=bound.name)
+    rng = np.random.default_rng(seed)
+    best: dict[str, search.Candidate] = {}
+
+    def keep(found: list[search.Candidate]) -> None:
+        for candidate in found:
+            if candidate.family not in best or candidate.ratio > best[candidate.family].ratio:
+                best[candidate.family] = candidate
+
+    for family, atoms, weights in search.families(M, K):
+        if search.fits(len(atoms), M, K):
+            keep(search.evaluate(hunted, atoms, weights, M, K, family=family, nonzero_mean=True))
+    for start in sorted(best.values(), key=lambda c: -c.ratio)[:starts]:
+        keep(list(search.climb(hunted, start, rng, steps=40, nonzero_mean=True)))
+    for candidate in sorted(best.values(), key=lambda c: -c.ratio):
+        case = decide(hunted, candidate.law(), M, K)
+        if case is not None and math.isfinite(float(case.B)):
+            return case
+    raise ValueError(f"at_most={at_most}: no structured law at M={M}, K={K} has a bound that small; raise it")
