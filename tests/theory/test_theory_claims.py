@@ -1,0 +1,99 @@
+"""The ledger: every claim is there, every rung that ran agrees, and false claims are caught."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+
+import pytest
+
+from theory import checks, claims
+from theory.__main__ import main
+from theory.bounds import B_exact
+from theory.claims import Claim
+from theory.ledger import LEDGER
+
+IDS = """mean variance cantelli dims align monotone minimal linear-width expansion-T2 jumpboard-pop
+jumpboard-train route-A route-B deepest power-law width-up misalign-down follow intervention near-diagonal
+signal-decay joint-scaling regroup tight-11 tight-align two-laws finite-pool pool-world batch-scale tight-MM
+pool-fails P-not-monotone cone""".split()
+
+
+def test_every_claim_is_in_the_ledger_once():
+    assert sorted(c.id for c in LEDGER) == sorted(IDS)
+
+
+@pytest.mark.parametrize("claim", LEDGER, ids=lambda c: c.id)
+def test_no_rung_disagrees(claim):
+    result = claims.check(claim)
+    for evidence in result.evidence:
+        assert evidence.agrees is not False, f"{claim.id} {evidence.rung}: {evidence.text}"
+        assert (evidence.agrees is None) == (evidence.rung == "real")
+    expected = "partly established" if claim.real else "established"
+    assert result.verdict == expected
+
+
+def half(moments, M, K):
+    return B_exact(moments, M, K) / 2
+
+
+def test_a_false_bound_disagrees_exactly():
+    agrees, text = checks.below_exactly(half, "B_exact/2")
+    assert not agrees
+    assert "fails at FiniteLaw" in text
+
+
+def test_a_false_probability_limit_disagrees_in_simulation():
+    assert not checks._below(300, 1000, 0.2)
+    assert checks._below(200, 1000, 0.2)
+    assert checks._below(0, 10, 0.0)
+
+
+def test_a_wrong_variance_disagrees(monkeypatch):
+    from theory.moments import Moments
+
+    monkeypatch.setattr(Moments, "variance", lambda m, M, K: (Fraction(1, M) + Fraction(1, K)) * m.a)
+    assert not checks.variance_exact()[0]
+    assert not checks.variance_simulated()[0]
+
+
+def test_a_theorem_must_be_proved_and_its_variant_refuted(monkeypatch):
+    from theory import proofs
+
+    swapped = [t for t in proofs.THEOREMS if t.name != "exact-below-align"]
+    false = next(t for t in proofs.FALSE_VARIANTS if t.name == "false-n_eff")
+    planted = proofs.Implication("exact-below-align", "", false.hypotheses, false.conclusion)
+    monkeypatch.setattr(proofs, "THEOREMS", (*swapped, planted))
+    assert not checks.proved("exact-below-align")[0]
+
+
+def test_an_exception_is_a_disagreement_and_hides_nothing():
+    def broken():
+        raise ZeroDivisionError("planted")
+
+    claim = Claim("planted", "", "", (("exact", broken), ("derived", lambda: (True, "fine"))), "never")
+    result = claims.check(claim)
+    assert [e.rung for e in result.evidence] == ["derived", "exact", "real"]
+    assert [e.agrees for e in result.evidence] == [True, False, None]
+    assert "planted" in result.evidence[1].text
+    assert result.verdict == "fails"
+
+
+def test_not_run_is_never_established():
+    assert claims.check(Claim("real only", "", "", (), "networks")).verdict == "partly established"
+
+
+def test_command_line(capsys, monkeypatch):
+    assert main(["--claim", "tight-align", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["id"], row["verdict"], row["evidence"][0]["agrees"]) == ("tight-align", "established", True)
+    assert main(["--claim", "nothing"]) == 2
+    assert "claim='nothing': expected one of" in capsys.readouterr().err
+    monkeypatch.setattr(checks, "LAWS", ())
+    failing = Claim("failing", "a claim", "nowhere", (("exact", lambda: (False, "x | y")),))
+    monkeypatch.setattr("theory.ledger.LEDGER", (failing,))
+    assert main([]) == 1
+    out = capsys.readouterr().out
+    assert "DISAGREES" in out
+    assert "1 fails" in out
+    assert "| exact | **disagrees** | x \\| y |" in claims.to_markdown(claims.run())

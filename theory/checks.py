@@ -1,0 +1,604 @@
+"""The checks behind the claims on T and its bounds: what is derived, proved, enumerated or simulated.
+
+Every check returns whether the rung agrees and one sentence of evidence with the numbers it rests on. Exact
+checks run on :data:`LAWS`; simulations are seeded and compared at a stated false-alarm rate.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction as F
+from typing import Any
+
+import numpy as np
+import scipy.stats
+import sympy as sp
+
+from theory import derivations, exact, finite_pool, proofs
+from theory.bounds import B_align, B_exact, B_regrouped, B_two_laws, Moments, TwoLawMoments, n_eff
+from theory.derivation import K as _K
+from theory.derivation import M as _M
+from theory.laws import (
+    FiniteLaw,
+    GaussianLaw,
+    ParetoLaw,
+    StudentTLaw,
+    coin,
+    flat_spectrum,
+    power_law_spectrum,
+    rare_reversal,
+    spiked_spectrum,
+)
+
+Finding = tuple[bool, str]
+Pool = Sequence[tuple[F, ...]]
+
+FALSE_ALARM = 1e-6
+"""Probability that a correct simulated check is reported as disagreeing."""
+
+
+def _random_laws(count: int = 24, seed: int = 20260101) -> tuple[FiniteLaw, ...]:
+    rng = np.random.default_rng(seed)
+    laws: list[FiniteLaw] = []
+    while len(laws) < count:
+        d, atoms = int(rng.integers(1, 4)), int(rng.integers(2, 5))
+        points = [tuple(int(x) for x in rng.integers(-3, 4, d)) for _ in range(atoms)]
+        weights = [int(w) for w in np.exp2(rng.integers(0, 8, atoms))]
+        laws.append(FiniteLaw(points, [F(w, sum(weights)) for w in weights]))
+    return tuple(laws)
+
+
+LAWS: tuple[FiniteLaw, ...] = (
+    coin(F(1, 2)),
+    coin(F(1, 10)),
+    rare_reversal(3, F(1, 20)),
+    FiniteLaw([1, -3], ["0.98", "0.02"]),
+    FiniteLaw([(3, 2), (0, -2)], ["1/31", "30/31"]),
+    FiniteLaw([(1, 0), (0, 1), (-1, 1)], ["1/2", "1/4", "1/4"]),
+    FiniteLaw([(2, 1, 0), (0, 0, 1), (-1, -1, 1), (1, 1, 1)], ["1/8", "3/8", "1/4", "1/4"]),
+    *_random_laws(),
+)
+"""Structured and seeded random finite-support laws in one to three dimensions, exact rationals."""
+
+SIZES = tuple(itertools.product((1, 2, 3), repeat=2))
+
+
+# --- building blocks ---
+
+
+def _identity(derived: Any, published: Any, what: str) -> Finding:
+    difference = sp.simplify(derived - published)
+    return difference == 0, f"derived from the definition of T: {what} = {derived}"
+
+
+def _symbol(derivation: Any, name: str) -> Any:
+    return next(s for s in derivation.expression.free_symbols if s.name == name)
+
+
+def proved(*names: str) -> Finding:
+    """Prove the named theorems and refute the named false variants."""
+    known = {i.name: i for i in (*proofs.THEOREMS, *proofs.FALSE_VARIANTS)}
+    texts, good = [], True
+    for name in names:
+        result = proofs.prove(known[name])
+        if name.startswith("false-"):
+            good &= isinstance(result, proofs.CounterModel)
+        else:
+            good &= isinstance(result, proofs.Proof)
+        texts.append(repr(result))
+    return good, "; ".join(texts)
+
+
+@functools.cache
+def _distribution(law: FiniteLaw, M: int, K: int) -> dict[F, F]:
+    return exact.finite_support_distribution(law, M, K)
+
+
+def _moment(distribution: dict[F, F], order: int, centre: F = F(0)) -> F:
+    return sum((p * (x - centre) ** order for x, p in distribution.items()), F(0))
+
+
+def _everywhere(
+    holds: Callable[[FiniteLaw, int, int], bool], what: str, laws: Iterable[FiniteLaw] = LAWS
+) -> Finding:
+    cases = [(law, M, K) for law in laws for M, K in SIZES]
+    bad = [c for c in cases if not holds(*c)]
+    if bad:
+        law, M, K = bad[0]
+        return False, f"{what} fails at {law!r}, M={M}, K={K} ({len(bad)} of {len(cases)} cases)"
+    return True, f"{what}: {len(cases)} cases in exact rationals, laws of dimension 1 to 3, M, K <= 3"
+
+
+def _simulated_probability(law: Any, M: int, K: int, replicates: int, seed: int) -> tuple[int, int]:
+    rng = np.random.default_rng(seed)
+    events, done = 0, 0
+    d = law.dimension
+    while done < replicates:
+        batch = min(replicates - done, max(1, 2_000_000 // ((M + K) * d)))
+        train = law.sample(batch * M, rng).reshape(batch, M, d).mean(axis=1)
+        test = law.sample(batch * K, rng).reshape(batch, K, d).mean(axis=1)
+        events += int((np.einsum("ij,ij->i", train, test) <= 0).sum())
+        done += batch
+    return events, replicates
+
+
+def _below(events: int, trials: int, limit: float) -> bool:
+    """Whether the count is compatible with a probability of at most ``limit`` (exact binomial tail)."""
+    return bool(scipy.stats.binom.sf(events - 1, trials, min(1.0, limit)) > FALSE_ALARM) if events else True
+
+
+def _scalars(d: int, signal: float, spectrum: np.ndarray) -> GaussianLaw:
+    mu = np.full(d, math.sqrt(signal / d))
+    return GaussianLaw(mu, spectrum)
+
+
+def _gaussian_laws() -> list[GaussianLaw]:
+    spectra = (flat_spectrum(16), power_law_spectrum(16, 1.0), spiked_spectrum(16, 4.0), flat_spectrum(1))
+    return [_scalars(len(s), signal, np.asarray(s)) for s in spectra for signal in (1e-3, 1e-2, 1e-1, 1.0)]
+
+
+# --- mean, variance ---
+
+
+def mean_derived() -> Finding:
+    derivation = derivations.derive_mean()
+    return _identity(derivation.expression, _symbol(derivation, "m2"), "E T")
+
+
+def variance_derived() -> Finding:
+    derivation = derivations.derive_variance()
+    a, t = _symbol(derivation, "a"), _symbol(derivation, "t")
+    return _identity(derivation.expression, (1 / _M + 1 / _K) * a + t / (_M * _K), "Var T")
+
+
+def mean_exact() -> Finding:
+    return _everywhere(lambda q, M, K: _moment(_distribution(q, M, K), 1) == q.scalars()[0], "E T = m2")
+
+
+def variance_exact() -> Finding:
+    def holds(law: FiniteLaw, M: int, K: int) -> bool:
+        m = Moments.from_law(law)
+        return _moment(_distribution(law, M, K), 2, F(m.m2)) == m.variance(M, K)
+
+    return _everywhere(holds, "Var T = (1/M + 1/K) a + t/(MK)")
+
+
+@functools.cache
+def _gaussian_sample(replicates: int = 200_000) -> tuple[Moments, int, int, np.ndarray]:
+    law = _scalars(8, 0.5, np.asarray(power_law_spectrum(8, 1.0)))
+    rng = np.random.default_rng(7)
+    M, K = 3, 5
+    train = law.sample(replicates * M, rng).reshape(replicates, M, 8).mean(axis=1)
+    test = law.sample(replicates * K, rng).reshape(replicates, K, 8).mean(axis=1)
+    return Moments.from_law(law), M, K, np.einsum("ij,ij->i", train, test)
+
+
+def mean_simulated() -> Finding:
+    m, M, K, T = _gaussian_sample()
+    z = (T.mean() - m.m2) / math.sqrt(m.variance(M, K) / len(T))
+    limit = scipy.stats.norm.isf(FALSE_ALARM / 2)
+    return abs(z) < limit, f"{len(T)} simulated T, M={M}, K={K}, d=8: z = {z:.2f}, |z| < {limit:.2f} expected"
+
+
+def variance_simulated() -> Finding:
+    m, M, K, T = _gaussian_sample()
+    squares = (T - m.m2) ** 2
+    z = (squares.mean() - m.variance(M, K)) / (squares.std() / math.sqrt(len(T)))
+    limit = scipy.stats.norm.isf(FALSE_ALARM / 2)
+    ratio = squares.mean() / m.variance(M, K)
+    return abs(
+        z
+    ) < limit, f"{len(T)} simulated T: variance over formula {ratio:.4f}, z = {z:.2f}, limit {limit:.2f}"
+
+
+# --- the two certificates ---
+
+
+def below_exactly(bound: Any, name: str) -> Finding:
+    def holds(law: FiniteLaw, M: int, K: int) -> bool:
+        return exact.finite_support_probability(law, M, K) <= bound(Moments.from_law(law), M, K)
+
+    return _everywhere(holds, f"P(T <= 0) <= {name}")
+
+
+def cantelli_gaussian() -> Finding:
+    worst, where = -math.inf, ""
+    for law, (M, K) in itertools.product(_gaussian_laws(), ((1, 1), (4, 4), (16, 64), (256, 256))):
+        excess = exact.gaussian_log_probability(law.mu, law.Sigma, M, K) - math.log(
+            B_exact(Moments.from_law(law), M, K)
+        )
+        if excess > worst:
+            worst, where = excess, f"d={law.dimension}, M={M}, K={K}"
+    return worst <= 0, f"64 Gaussian cases: largest P/B_exact = {math.exp(worst):.4f} ({where})"
+
+
+def bound_simulated(bound: Any, name: str) -> Finding:
+    laws = (
+        StudentTLaw(np.full(4, 0.6), flat_spectrum(4), df=3),
+        _scalars(16, 0.3, np.asarray(flat_spectrum(16))),
+    )
+    texts, good = [], True
+    for law in laws:
+        for M, K in ((2, 2), (8, 4)):
+            events, trials = _simulated_probability(law, M, K, 20_000, seed=11)
+            limit = float(bound(Moments.from_law(law), M, K))
+            good &= _below(events, trials, limit)
+            texts.append(f"{type(law).__name__} M={M} K={K}: {events}/{trials}, bound {limit:.4f}")
+    return good, f"{name}, false-alarm rate {FALSE_ALARM:g} per case: " + "; ".join(texts)
+
+
+def dims_derived() -> Finding:
+    derivation = derivations.derive_variance()
+    a, t = _symbol(derivation, "a"), _symbol(derivation, "t")
+    s, d_par, d_2 = sp.symbols("m2 d_par d_2", positive=True)
+    ratio = (derivation.expression / s**2).subs({a: s**2 / d_par, t: s**2 / d_2})
+    return _identity(ratio, (1 / _M + 1 / _K) / d_par + 1 / (_M * _K * d_2), "Var T / m2^2")
+
+
+def dims_exact() -> Finding:
+    rotation = ((F(3, 5), F(-4, 5)), (F(4, 5), F(3, 5)))
+    count = 0
+    for law in LAWS:
+        if law.dimension != 2 or not any(law.mean()):
+            continue
+        for c in (F(7), F(-1, 3)):
+            moved = [
+                tuple(c * sum(r * x for r, x in zip(row, p, strict=True)) for row in rotation)
+                for p in law.atoms
+            ]
+            before, after = Moments.from_law(law), Moments.from_law(FiniteLaw(moved, law.weights))
+            if (before.d_par, before.d_2, before.d_align) != (after.d_par, after.d_2, after.d_align):
+                return False, f"not invariant at {law!r}, c={c}"
+            count += 1
+    return (
+        count > 0,
+        f"{count} laws under q -> c U q with a rational rotation U, c = 7 and -1/3: equal as rationals",
+    )
+
+
+def monotone_exact() -> Finding:
+    count = 0
+    for law in LAWS:
+        m = Moments.from_law(law)
+        for bound, M, K in itertools.product((B_exact, B_align), range(1, 6), range(1, 6)):
+            if bound(m, M + 1, K) > bound(m, M, K) or bound(m, M, K + 1) > bound(m, M, K):
+                return False, f"{bound.name} rises at {law!r}, M={M}, K={K}"
+            count += 2
+    return True, f"{count} steps in M and K on {len(LAWS)} laws, none upwards, exact rationals"
+
+
+def minimal_simulated() -> Finding:
+    texts, good = [], True
+    for law in (
+        StudentTLaw(np.array([0.5, 0.5]), flat_spectrum(2), df=3),
+        ParetoLaw(np.array([0.4]), np.ones(1), alpha=2.5),
+    ):
+        events, trials = _simulated_probability(law, 4, 4, 40_000, seed=5)
+        limit = float(B_exact(Moments.from_law(law), 4, 4))
+        good &= _below(events, trials, limit) and not law.finite_fourth_moment
+        texts.append(f"{type(law).__name__}: {events}/{trials} against {limit:.4f}")
+    return good, "fourth moment infinite, M = K = 4: " + "; ".join(texts)
+
+
+def minimal_exact() -> Finding:
+    zero = FiniteLaw([1, -1], ["1/2", "1/2"])
+    vacuous = B_exact(Moments.from_law(zero), 3, 3) == 1 and exact.finite_support_probability(
+        zero, 1, 1
+    ) == F(1, 2)
+    dependent = pool_fails_exact()[0]
+    return vacuous and dependent, (
+        "mu = 0 makes the bound exactly 1; without independence (pool {0, 1} without replacement) P = 1 > 3/4"
+    )
+
+
+# --- width ---
+
+
+def linear_width_derived() -> Finding:
+    d = 3
+    lam = sp.symbols("l1:4", nonnegative=True)
+    m = sp.symbols("m1:4", real=True)
+    s2 = sp.Symbol("s2", positive=True)
+    a = sum(x * y**2 for x, y in zip(lam, m, strict=True))
+    gap_a = sp.expand(s2 * sum(y**2 for y in m) - a)
+    termwise = sp.expand(sum((s2 - x) * y**2 for x, y in zip(lam, m, strict=True)))
+    gap_t = sp.expand(d * s2**2 - sum(x**2 for x in lam))
+    square = sp.expand(sum((s2 - x) * (s2 + x) for x in lam))
+    return gap_a == termwise and gap_t == square, (
+        "in the eigenbasis s2 m2 - a = sum (s2 - l_i) m_i^2 and N s2^2 - t = sum (s2 - l_i)(s2 + l_i)"
+    )
+
+
+def linear_width_simulated() -> Finding:
+    rng, c, s2, worst = np.random.default_rng(3), 0.3, 2.0, math.inf
+    for N in (4, 16, 64, 256):
+        for _ in range(50):
+            spectrum, mu = rng.uniform(0, s2, N), rng.normal(size=N)
+            mu *= math.sqrt(c * N * rng.uniform(1, 2) / (mu @ mu))
+            m = Moments.from_law(GaussianLaw(mu, spectrum))
+            worst = min(worst, m.d_par / (c * N / s2), m.d_2 / (c**2 * N / s2**2))
+    return (
+        worst >= 1,
+        f"200 random spectra and means, N = 4..256: smallest ratio to the guaranteed rate {worst:.3f}",
+    )
+
+
+# --- ours ---
+
+
+def regroup_exact() -> Finding:
+    count = 0
+    for law in LAWS:
+        m = Moments.from_law(law)
+        if not (m.m2 and m.a and m.t):
+            continue
+        best = F(m.d_par) / F(m.d_2)
+        for M, K in SIZES:
+            if B_regrouped(best)(m, M, K) != B_exact(m, M, K):
+                return False, f"B_align(b*) differs from B_exact at {law!r}, M={M}, K={K}"
+            count += 1
+        pair = FiniteLaw(
+            [tuple((x + y) / 2 for x, y in zip(p, q, strict=True)) for p in law.atoms for q in law.atoms],
+            [v * w for v in law.weights for w in law.weights],
+        )
+        grouped = Moments.from_law(pair)
+        if (grouped.d_par, grouped.d_2) != (2 * m.d_par, 4 * m.d_2):
+            return False, f"averaging pairs does not give 2 d_par and 4 d_2 at {law!r}"
+        if B_align(grouped, 1, 2) != B_regrouped(2)(m, 2, 4):
+            return False, f"B_align of pairs differs from the formula at {law!r}"
+    return (
+        count > 0,
+        f"{count} cases: B_align(b* = d_par/d_2) = B_exact; laws of pairs built: d_par x 2, d_2 x 4",
+    )
+
+
+def tight_exact() -> Finding:
+    good = all(
+        exact.finite_support_probability(coin(p), 1, 1)
+        == 1 - p**2
+        == B_exact(Moments.from_law(coin(p)), 1, 1)
+        for p in (F(k, 20) for k in range(1, 20))
+    )
+    return good, "q in {0, c}, P(q = c) = k/20, k = 1..19: P = 1 - p^2 = B_exact"
+
+
+def tight_align_exact() -> Finding:
+    m = Moments.from_law(coin(F(1, 2)))
+    values = exact.finite_support_probability(coin(F(1, 2)), 1, 1), B_exact(m, 1, 1), B_align(m, 1, 1)
+    return set(values) == {
+        F(3, 4)
+    }, f"fair coin {{0, 1}}: P, B_exact, B_align = {', '.join(map(str, values))}"
+
+
+def tight_mm_exact() -> Finding:
+    ratios = []
+    for p in (F(1, 100), F(1, 1000), F(1, 10_000)):
+        law = rare_reversal(8, p)
+        ratios.append(exact.finite_support_probability(law, 8, 8) / B_exact(Moments.from_law(law), 8, 8))
+    law = rare_reversal(4, F(1, 10_000))
+    unequal = float(exact.finite_support_probability(law, 4, 8) / B_exact(Moments.from_law(law), 4, 8))
+    good = ratios == sorted(ratios) and F(999, 1000) < ratios[-1] + F(1, 5000) and ratios[-1] < 1
+    shown = ", ".join(f"{float(r):.4f}" for r in ratios)
+    return good and abs(unequal - 2 / 3) < 0.01, (
+        f"M = K = 8, p = 1e-2, 1e-3, 1e-4: P/B_exact = {shown}; not tight for M=4, K=8: {unequal:.3f}"
+    )
+
+
+def two_laws_derived() -> Finding:
+    mean, variance = derivations.derive_two_laws_mean(), derivations.derive_two_laws_variance()
+    m = {str(x): x for x in mean.expression.free_symbols | variance.expression.free_symbols}
+    published = (
+        m["mu[2]_Sigma[1]_mu[2]"] / _M
+        + m["mu[1]_Sigma[2]_mu[1]"] / _K
+        + m["tr_Sigma[1]_Sigma[2]"] / (_M * _K)
+    )
+    agrees, text = _identity(variance.expression, published, "Var T")
+    return agrees and mean.expression == m["mu[1]_mu[2]"], f"{text}; E T = {mean.expression}"
+
+
+def two_laws_exact() -> Finding:
+    count = 0
+    pairs = [(p, q) for p, q in itertools.pairwise(LAWS) if p.dimension == q.dimension]
+    for (train, test), (M, K) in itertools.product(pairs, SIZES):
+        law = exact.finite_support_distribution(train, M, K, test_law=test)
+        m = TwoLawMoments.from_laws(train, test)
+        mean = _moment(law, 1)
+        if mean != m.mean or _moment(law, 2, mean) != m.variance(M, K):
+            return False, f"moments differ at {train!r}, {test!r}, M={M}, K={K}"
+        misaligned = exact.finite_support_probability(train, M, K, test_law=test)
+        if mean > 0 and misaligned > B_two_laws(m, M, K):
+            return False, f"Cantelli fails at {train!r}, {test!r}, M={M}, K={K}"
+        count += 1
+    return (
+        count > 0,
+        f"{count} pairs of laws and sizes: mean, variance equal and Cantelli valid where E T > 0",
+    )
+
+
+def two_laws_simulated() -> Finding:
+    train, test = (
+        _scalars(6, 1.0, np.asarray(flat_spectrum(6))),
+        _scalars(6, 0.25, np.asarray(spiked_spectrum(6, 3.0))),
+    )
+    rng, M, K, R = np.random.default_rng(17), 4, 6, 100_000
+    mean_M = train.sample(R * M, rng).reshape(R, M, 6).mean(axis=1)
+    mean_K = test.sample(R * K, rng).reshape(R, K, 6).mean(axis=1)
+    T = np.einsum("ij,ij->i", mean_M, mean_K)
+    S1, S2 = (np.asarray(law.covariance()) for law in (train, test))
+    m1, m2 = np.asarray(train.mean()), np.asarray(test.mean())
+    variance = m2 @ S1 @ m2 / M + m1 @ S2 @ m1 / K + np.trace(S1 @ S2) / (M * K)
+    squares = (T - m1 @ m2) ** 2
+    z = (squares.mean() - variance) / (squares.std() / math.sqrt(R))
+    limit = scipy.stats.norm.isf(FALSE_ALARM / 2)
+    return abs(
+        z
+    ) < limit, f"{R} simulated T: variance over formula {squares.mean() / variance:.4f}, z = {z:.2f}"
+
+
+def _pool_moment(pool: Pool, M: int, K: int) -> tuple[F, F]:
+    """Mean and variance of T over every way to draw M and K disjoint units, by listing them all."""
+    values = []
+    units = range(len(pool))
+    for train in itertools.combinations(units, M):
+        for test in itertools.combinations([i for i in units if i not in train], K):
+            sums = [
+                [sum((pool[i][j] for i in group), F(0)) for j in range(len(pool[0]))]
+                for group in (train, test)
+            ]
+            values.append(sum((x * y for x, y in zip(*sums, strict=True)), F(0)) / (M * K))
+    mean = sum(values, F(0)) / len(values)
+    return mean, sum(((v - mean) ** 2 for v in values), F(0)) / len(values)
+
+
+_POOLS: tuple[Pool, ...] = (
+    [(F(x),) for x in (2, -3, -3, -3, -3)],
+    [(F(x),) for x in (0, 1, 1, 4)],
+    [(F(x), F(y)) for x, y in ((1, 0), (0, 2), (-1, 1), (3, 1), (0, 0), (2, -2))],
+)
+
+
+def _pool_law(pool: Pool) -> FiniteLaw:
+    return FiniteLaw(pool, [F(1, len(pool))] * len(pool))
+
+
+def finite_pool_derived() -> Finding:
+    mean, variance = derivations.derive_finite_pool_mean(), derivations.derive_finite_pool_variance()
+    x = {str(s): s for s in mean.expression.free_symbols | variance.expression.free_symbols}
+    pool = finite_pool.PoolMoments(
+        x["N"],
+        m2=x["m2"],
+        a=x["a"],
+        t=x["t"],
+        tr_sigma=x["tr_Sigma"],
+        cubic=x["E[|c1|^2 (c1.mu)]"],
+        quartic=x["E[|c1|^4]"],
+    )
+    agrees = [
+        sp.simplify(d.expression - closed(pool, _M, _K)) == 0
+        for d, closed in ((mean, finite_pool.finite_pool_mean), (variance, finite_pool.finite_pool_variance))
+    ]
+    return all(agrees), (
+        f"E T = {mean.expression}; Var T, {len(variance.terms)} graphs counted in M, K, N, equals the closed form "
+        "used on data"
+    )
+
+
+def finite_pool_exact() -> Finding:
+    mean, variance, count = (
+        derivations.derive_finite_pool_mean(),
+        derivations.derive_finite_pool_variance(),
+        0,
+    )
+    for pool in _POOLS:
+        for M, K in ((1, 1), (1, 2), (2, 2), (3, 1)):
+            if len(pool) < M + K:
+                continue
+            sizes = {"M": M, "K": K, "N": len(pool)}
+            law = _pool_law(pool)
+            if (mean.evaluate(law, **sizes), variance.evaluate(law, **sizes)) != _pool_moment(pool, M, K):
+                return False, f"pool {pool}, M={M}, K={K}: formula and enumeration differ"
+            count += 1
+    iid = Moments.from_law(_pool_law(_POOLS[0])).variance(1, 1)
+    ratio = _pool_moment(_POOLS[0], 1, 1)[1] / iid
+    return (
+        count > 0,
+        f"{count} pools and sizes, all draws listed, equal; {{2,-3,-3,-3,-3}}: {float(ratio)} of the iid variance",
+    )
+
+
+def finite_pool_simulated() -> Finding:
+    rng, N, M, K, R = np.random.default_rng(23), 60, 10, 20, 40_000
+    Q = rng.normal(0.3, 1, (N, 5))
+    order = np.argsort(rng.random((R, N)), axis=1)[:, : M + K]
+    T = np.einsum("ij,ij->i", Q[order[:, :M]].mean(axis=1), Q[order[:, M:]].mean(axis=1))
+    pool = finite_pool.pool_moments(Q)
+    mean, variance = finite_pool.finite_pool_mean(pool, M, K), finite_pool.finite_pool_variance(pool, M, K)
+    squares = (T - mean) ** 2
+    z = (squares.mean() - variance) / (squares.std() / math.sqrt(R))
+    limit = scipy.stats.norm.isf(FALSE_ALARM / 2)
+    iid = (1 / M + 1 / K) * pool.a + pool.t / (M * K)
+    return abs(z) < limit, (
+        f"{R} draws of {M}+{K} from {N}: variance over formula {squares.mean() / variance:.4f}, z = {z:.2f}; "
+        f"formula over iid {variance / iid:.3f}"
+    )
+
+
+def pool_world_exact() -> Finding:
+    count = 0
+    for pool in _POOLS:
+        m = Moments.from_law(_pool_law(pool))
+        for M, K in SIZES:
+            if exact.finite_support_probability(_pool_law(pool), M, K) > B_exact(m, M, K):
+                return False, f"pool {pool}, M={M}, K={K}"
+            count += 1
+    return (
+        True,
+        f"{count} pools and sizes drawn with replacement: B_exact with the pool's own moments bounds P",
+    )
+
+
+def pool_world_simulated() -> Finding:
+    rng = np.random.default_rng(29)
+    Q = rng.standard_t(3, (200, 10)) + 0.25
+    mu, centred = Q.mean(axis=0), Q - Q.mean(axis=0)
+    S = centred.T @ centred / len(Q)
+    m = Moments(float(mu @ mu), float(mu @ S @ mu), float((S**2).sum()))
+    M, K, R = 8, 8, 40_000
+    train = Q[rng.integers(0, len(Q), (R, M))].mean(axis=1)
+    test = Q[rng.integers(0, len(Q), (R, K))].mean(axis=1)
+    events, limit = int((np.einsum("ij,ij->i", train, test) <= 0).sum()), float(B_exact(m, M, K))
+    return _below(events, R, limit), f"pool of 200 heavy-tailed units: {events}/{R} against {limit:.4f}"
+
+
+def batch_scale_exact() -> Finding:
+    m = Moments(m2=0.3, a=0.4, t=2.0)
+    values = set()
+    for power in (-100, -30, -1, 1, 30, 100):
+        c = 2.0**power
+        scaled = Moments(m2=m.m2 * c**2, a=m.a * c**4, t=m.t * c**4)
+        values.add((B_exact(scaled, 5, 9), B_align(scaled, 5, 9)))
+    law = LAWS[4]
+    moved = FiniteLaw([tuple(F(1, 10**30) * x for x in p) for p in law.atoms], law.weights)
+    same = exact.finite_support_probability(moved, 2, 2) == exact.finite_support_probability(law, 2, 2)
+    return len(
+        values
+    ) == 1 and same, "c = 2^-100 .. 2^100 in float64: identical bounds; c = 1e-30 in rationals: identical P"
+
+
+def pool_fails_exact() -> Finding:
+    values = [x * y for x, y in itertools.permutations((0, 1), 2)]
+    misaligned = F(sum(v <= 0 for v in values), len(values))
+    limit = B_exact(Moments.from_law(coin(F(1, 2))), 1, 1)
+    return misaligned > limit, f"pool {{0, 1}} without replacement: P = {misaligned} > B_exact = {limit}"
+
+
+def not_monotone_exact() -> Finding:
+    law = FiniteLaw([1, -3], ["0.98", "0.02"])
+    values = [float(exact.finite_support_probability(law, M, M)) for M in range(1, 6)]
+    rounded = [round(v, 3) for v in values]
+    return rounded == [
+        0.039,
+        0.076,
+        0.111,
+        0.149,
+        0.008,
+    ], f"q = 1 w.p. .98, -3 w.p. .02, M = K = 1..5: {rounded}"
+
+
+def cone_exact() -> Finding:
+    count = 0
+    for law in LAWS:
+        m2, a, t = law.scalars()
+        if a**2 > m2**2 * t or (law.dimension == 1 and a**2 != m2**2 * t):
+            return False, f"outside the cone: {law!r}"
+        count += 1
+    return True, f"{count} laws: a^2 <= m2^2 t, with equality in one dimension"
+
+
+def n_eff_exact() -> Finding:
+    ok = all(n_eff(M, K) == F(M * K, M + K + 1) for M, K in SIZES)
+    below = below_exactly(B_align, "B_align")
+    return ok and below[0], below[1]
