@@ -162,7 +162,8 @@ def _ratio(cell: Misalignment) -> Measured:
 
 
 def _where(cell: Misalignment) -> str:
-    return f"{cell.label}, {cell.module}, M = {cell.M}, K = {cell.K}"
+    place = "" if cell.bound_source == "population" else f", {cell.module}"
+    return f"{cell.label}{place}, M = {cell.M}, K = {cell.K}"
 
 
 def _bound_reason(counts: dict[str, int], name: str, closest: Misalignment) -> str:
