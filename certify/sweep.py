@@ -334,6 +334,7 @@ def _batches(
             if target is not None:
                 batch = map_tensors(lambda t: t.to(target), batch)
             captured.reset()
+            captured.batch = counts.batches
             losses = loss(inner, batch)
             rows = captured.gradients(losses)
             keep = getattr(losses, "keep", None)
