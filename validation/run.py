@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import datetime
+import hashlib
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-PRESETS: tuple[str, ...] = ("smoke", "default", "laptop", "paper")
-SUITES: tuple[str, ...] = ("gaussian", "resnet20", "neox")
+import certify
+import theory
+from validation import cases, data, gradients, measure, models, prepare, resample, training
+from validation.measure import Level
+from validation.results import Misalignment, Record, Run
+from validation.store import Store
+from validation.training import Network
+
+PRESETS: tuple[str, ...] = tuple(cases.PRESETS)
+SUITES: tuple[str, ...] = cases.SUITES
+_PACKAGES = ("gradient-alignment", "torch", "numpy", "scipy", "transformers", "scikit-learn")
 
 
 class Progress(Protocol):
     """What a run reports while it works; the command line draws it, a library user may ignore it.
 
-    ``start`` is called once for every stage (training, cells), ``advance`` as its units get done, ``note`` for a
-    line of text worth showing (what is being trained, a cell skipped because it is already stored).
+    ``start`` is called once for every stage (training, cells), ``advance`` as its units get done, ``note``
+    for a line of text worth showing (what is being trained, a cell skipped because it is already stored).
     """
 
     def start(self, total: int, description: str) -> None:
@@ -82,7 +101,8 @@ def run(
     progress:
         Receives what happens, see :class:`Progress`; None is silent.
     command:
-        The command to print in the report for repeating the run; None writes the equivalent ``certify validate``.
+        The command to print in the report for repeating the run; None writes the equivalent ``certify
+        validate``.
     jobs:
         Networks trained at the same time, one thread each; None means one for each core.
 
@@ -93,4 +113,157 @@ def run(
     BoundViolated
         After everything is stored, where an exactly valid bound was contradicted.
     """
-    raise NotImplementedError
+    chosen = _chosen(preset, suites, seed, jobs)
+    progress = progress or Silent()
+    budget = cases.PRESETS[preset]
+    networks = [n for suite in chosen for n in budget.networks(suite, seed)]
+    plan = _plan(budget, chosen, seed)
+    described = _describe(preset, chosen, seed, Path(out), plan, networks, command)
+    with Store(Path(out), described) as store:
+        left = [cell for cell in plan if cell.name not in store.finished]
+        if len(left) < len(plan):
+            progress.note(
+                f"{len(plan) - len(left)} of {len(plan)} cells are already stored; going on with the rest"
+            )
+        wanted = [cell.network for cell in left if cell.network is not None]
+        if wanted:
+            progress.start(sum(map(prepare.steps_of, wanted)), "Training networks, measuring gradients")
+            cores = jobs or (os.cpu_count() or 1 if budget.side_by_side else 1)
+            prepare.prepare(wanted, jobs=cores, on_step=progress.advance, note=progress.note)
+        progress.start(sum(cell.comparisons for cell in plan), "Counting misaligned events")
+        progress.advance(sum(cell.comparisons for cell in plan) - sum(cell.comparisons for cell in left))
+        for cell in left:
+            store.append(cell.name, cell.measure())
+            progress.advance(cell.comparisons)
+        contradictions = violations(store.records())
+    if contradictions:
+        raise BoundViolated(store.path, contradictions)
+    return store.path
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """What is stored whole or not at all: all records of one law or one network."""
+
+    name: str
+    comparisons: int
+    measure: Callable[[], list[Record]]
+    network: Network | None = None
+
+
+def _plan(budget: cases.Preset, suites: Sequence[str], seed: int) -> list[_Cell]:
+    normal, other = (len(budget.law_sizes), len(budget.other_sizes))
+    known = [(c, normal) for c in budget.laws] + [(c, other) for c in budget.other_laws]
+    known = known if "gaussian" in suites else []
+    networks = [n for suite in suites for n in budget.networks(suite, seed)]
+    level = Level(sum(k for _, k in known) + sum(_comparisons(n, budget) for n in networks))
+    return [
+        *(_Cell(c.name, k, partial(measure.law_records, c, budget, seed, level)) for c, k in known),
+        *(
+            _Cell(
+                n.name, _comparisons(n, budget), partial(measure.network_records, n, budget, seed, level), n
+            )
+            for n in networks
+        ),
+    ]
+
+
+def _comparisons(network: Network, budget: cases.Preset) -> int:
+    """Frequencies that are compared with bounds for one network."""
+    n = network.held_out
+    sizes = (
+        len(budget.with_replacement)
+        + sum(n >= M + K for M, K in budget.without_replacement)
+        + sum(n - n // 2 >= M + K for M, K in budget.fresh)
+    )
+    return sizes * (6 if network.family == "resnet20" else network.depth // 2)
+
+
+def violations(records: Iterable[Record]) -> tuple[str, ...]:
+    """Cells that contradict a bound where its moments are exactly known, so that it must hold.
+
+    Laws, and draws from a pool with either protocol (without replacement: Cantelli's inequality with the
+    finite-pool moments). Bounds from estimates may fail with their stated probability and are not listed.
+    """
+    found = []
+    for r in records:
+        if not isinstance(r, Misalignment) or r.bound_source not in ("population", "pool"):
+            continue
+        bad = r.verdict == "violated"
+        bad |= r.verdict_align == "violated" and r.protocol != "without_replacement"
+        if r.log_probability is not None and r.B_exact.value:
+            bad |= r.log_probability > math.log(r.B_exact.value) + 1e-9
+        if bad:
+            found.append(f"{r.case} {r.module} {r.positions} {r.protocol} M={r.M} K={r.K}")
+    return tuple(found)
+
+
+def _chosen(preset: str, suites: Sequence[str] | None, seed: int, jobs: int | None) -> tuple[str, ...]:
+    if preset not in PRESETS:
+        raise ValueError(f"preset={preset!r}: expected one of {', '.join(PRESETS)}")
+    if isinstance(suites, str):
+        raise TypeError(f"suites={suites!r}: expected a sequence of names such as ['gaussian', 'neox']")
+    for suite in suites or ():
+        if suite not in SUITES:
+            raise ValueError(f"suites has {suite!r}: expected some of {', '.join(SUITES)}")
+    if suites is not None and not suites:
+        raise ValueError(f"suites=[]: expected some of {', '.join(SUITES)}, or None for all")
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**31:
+        raise ValueError(f"seed={seed!r}: expected a whole number from 0 to 2^31 - 1")
+    if jobs is not None and jobs < 1:
+        raise ValueError(f"jobs={jobs}: expected at least 1")
+    return tuple(s for s in SUITES if suites is None or s in suites)
+
+
+def _describe(
+    preset: str,
+    suites: tuple[str, ...],
+    seed: int,
+    out: Path,
+    plan: list[_Cell],
+    networks: list[Network],
+    command: str | None,
+) -> Run:
+    versions = {name: importlib.metadata.version(name) for name in _PACKAGES} | {
+        "python": platform.python_version()
+    }
+    used = {}
+    for network in networks:
+        units, _ = training.load_data(network)
+        used[network.data] = f"sha256:{units.sha256} ({units.licence})"
+    sources = _sources()
+    identity = json.dumps(
+        [
+            preset,
+            suites,
+            seed,
+            [c.name for c in plan],
+            versions,
+            data,
+            training.source_digest(*map(str, sources)),
+        ]
+    )
+    options = f"--preset {preset} --suite {','.join(suites)} --seed {seed} --out {shlex.quote(str(out))}"
+    return Run(
+        run_id=hashlib.sha256(identity.encode()).hexdigest()[:12],
+        preset=preset,
+        suites=suites,
+        seed=seed,
+        command=command or f"certify validate {options}",
+        started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        versions=versions,
+        hardware={
+            "machine": platform.machine(),
+            "system": platform.system(),
+            "cores": str(os.cpu_count()),
+            "device": "cpu",
+        },
+        data=used,
+    )
+
+
+def _sources() -> list[Path]:
+    """Files whose source decides the numbers: a run is not continued by other code."""
+    packages = [p for module in (theory, certify) for p in Path(str(module.__file__)).parent.glob("*.py")]
+    own = (cases, data, gradients, measure, models, prepare, resample, training)
+    return sorted([*packages, *(Path(str(module.__file__)) for module in own)])

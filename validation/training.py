@@ -1,8 +1,10 @@
-"""Train the networks of the validation cases: seeded, one thread, and cached under a hash of all that matters.
+"""Train the networks of the validation cases: seeded, one thread, and cached under a hash of all that
+matters.
 
 A cached network is taken only if everything that could change its weights is the same: the description of the
-network, the content of its data, the source of the files that build and train it, and the versions of PyTorch,
-NumPy and transformers. Files are written whole or not at all, so an interrupted run leaves nothing broken behind.
+network, the content of its data, the source of the files that build and train it, and the versions of
+PyTorch, NumPy and transformers. Files are written whole or not at all, so an interrupted run leaves nothing
+broken behind.
 """
 
 from __future__ import annotations
@@ -36,9 +38,10 @@ Family = Literal["resnet20", "neox"]
 class Network:
     """A network to be trained, completely described.
 
-    ``width`` is the channel multiplier of a ResNet and the residual channels of a NeoX; ``data`` is ``digits``,
-    ``mnist``, ``pydoc_data.topics``, or the path of an image tree (ResNet) or a text file (NeoX). ``held_out`` is
-    the number of held-out units that are used; all networks of one ``seed`` share one split of the data.
+    ``width`` is the channel multiplier of a ResNet and the residual channels of a NeoX; ``data`` is
+    ``digits``, ``mnist``, ``pydoc_data.topics``, or the path of an image tree (ResNet) or a text file
+    (NeoX). ``held_out`` is the number of held-out units that are used; all networks of one ``seed`` share
+    one split of the data.
     """
 
     family: Family
@@ -78,9 +81,11 @@ class Network:
     def recipe(self) -> str:
         """Optimizer, learning-rate rule and budget: one rule for all widths, fixed beforehand."""
         if self.family == "resnet20":
-            rule = f"SGD, Nesterov momentum 0.9, weight decay 1e-4, learning rate {_resnet_rate():g} at every width"
+            rate = f"{_resnet_rate():g} at every width"
+            rule = f"SGD, Nesterov momentum 0.9, weight decay 1e-4, learning rate {rate}"
         else:
-            rule = f"AdamW, weight decay 0.01, gradient norm clipped at 1, learning rate 0.02/sqrt(width) = {_neox_rate(self):.2g}"
+            rate = f"0.02/sqrt(width) = {_neox_rate(self):.2g}"
+            rule = f"AdamW, weight decay 0.01, gradient norm clipped at 1, learning rate {rate}"
         unit = "images" if self.family == "resnet20" else f"sequences of {self.length} bytes"
         return f"{rule}, 10 % linear warm-up then cosine to 0; {self.steps} steps of {self.batch} {unit}"
 
@@ -114,7 +119,9 @@ def load_data(
         if len(held) < network.held_out:
             raise ValueError(f"held_out={network.held_out}: {held.name} has only {len(held)} sequences")
         chosen = np.sort(rng.permutation(len(held))[: network.held_out])
-        return train, data.SequenceSet(held.name, held.tokens[torch.from_numpy(chosen)], held.sha256, held.licence)
+        return train, data.SequenceSet(
+            held.name, held.tokens[torch.from_numpy(chosen)], held.sha256, held.licence
+        )
     if network.data in ("digits", "mnist"):
         images = data.digits() if network.data == "digits" else data.mnist()
         left, right = data.split_indices(len(images), network.held_out, rng)
@@ -125,7 +132,9 @@ def load_data(
     train_images = data.image_tree(network.data, "train").normalised(data.CIFAR_MEAN, data.CIFAR_STD)
     test_images = data.image_tree(network.data, "test").normalised(data.CIFAR_MEAN, data.CIFAR_STD)
     if len(test_images) < network.held_out:
-        raise ValueError(f"held_out={network.held_out}: {test_images.name} has only {len(test_images)} images")
+        raise ValueError(
+            f"held_out={network.held_out}: {test_images.name} has only {len(test_images)} images"
+        )
     return train_images, test_images.take(np.sort(rng.permutation(len(test_images))[: network.held_out]))
 
 
@@ -226,7 +235,9 @@ def train(network: Network, on_step: Callable[[], None] = lambda: None) -> Train
             optimizer.step()
             recent = [*recent[-19:], loss.item()]
             if not math.isfinite(recent[-1]):
-                raise FloatingPointError(f"{network.name}: loss={recent[-1]} at step {step}; lower the learning rate")
+                raise FloatingPointError(
+                    f"{network.name}: loss={recent[-1]} at step {step}; lower the learning rate"
+                )
             on_step()
         model.eval()
         losses, correct = evaluate(model, held_out)
@@ -278,7 +289,7 @@ def _shuffled(
 
 
 def cache_folder() -> Path:
-    """Where trained networks are kept: the user's cache folder, or what ``GRADIENT_ALIGNMENT_CACHE`` names."""
+    """Where networks are kept: the user's cache folder, or what ``GRADIENT_ALIGNMENT_CACHE`` names."""
     chosen = os.environ.get(CACHE_VARIABLE)
     if chosen:
         return Path(chosen)
@@ -309,13 +320,18 @@ def cache_key(network: Network, data_sha256: str) -> str:
     return data.digest(json.dumps(described, sort_keys=True).encode())[:32]
 
 
+def cached_path(network: Network, data_sha256: str) -> Path:
+    """The file that holds the trained network, if it is cached."""
+    return cache_folder() / "networks" / f"{cache_key(network, data_sha256)}.safetensors"
+
+
 def obtain(network: Network, on_step: Callable[[], None] = lambda: None) -> Trained:
     """The trained network, from the cache where it is there, else trained and cached.
 
     A cache file that cannot be read is treated as absent; a cache that cannot be written is no error.
     """
     units, held_out = load_data(network)
-    path = cache_folder() / "networks" / f"{cache_key(network, units.sha256)}.safetensors"
+    path = cached_path(network, units.sha256)
     stored = _read(path)
     if stored is None:
         trained = train(network, on_step)
@@ -341,7 +357,7 @@ def obtain(network: Network, on_step: Callable[[], None] = lambda: None) -> Trai
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> bool:
-    """Write beside ``path`` and rename over it, so that a reader sees a whole file or none; False if impossible."""
+    """Write beside ``path`` and rename, so that readers see a whole file or none; False if impossible."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
