@@ -43,18 +43,16 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from theory import (
-        bounds,
-        claims,
-        derivations,
-        exact,
-        expansion,
-        graphs,
-        laws,
-        proofs,
-        strategies,
-        worst_case,
-    )
+    import theory.bounds as bounds
+    import theory.claims as claims
+    import theory.derivations as derivations
+    import theory.exact as exact
+    import theory.expansion as expansion
+    import theory.graphs as graphs
+    import theory.laws as laws
+    import theory.proofs as proofs
+    import theory.strategies as strategies
+    import theory.worst_case as worst_case
     from theory.bounds import Assumption, B_align, B_exact, Bound, Moments, bound, n_eff
     from theory.laws import FiniteLaw
     from theory.worst_case import falsify

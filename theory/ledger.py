@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from theory import checks
+from theory import checks, checks_ours
 from theory.bounds import B_align, B_exact
 from theory.claims import Claim
 
@@ -126,26 +126,29 @@ LEDGER: tuple[Claim, ...] = (
                     "regroup-identity", "regroup-below", "false-regroup", "false-regroup-2"
                 ),
             ),
-            ("exact", checks.regroup_exact),
+            ("exact", checks_ours.regroup_exact),
         ),
     ),
     Claim(
-        "tight-11", "at M = K = 1 Cantelli is attained by q in {0, c}", OURS, (("exact", checks.tight_exact),)
+        "tight-11",
+        "at M = K = 1 Cantelli is attained by q in {0, c}",
+        OURS,
+        (("exact", checks_ours.tight_exact),),
     ),
     Claim(
         "tight-align",
         "P = B_exact = B_align = 3/4 for the fair coin",
         OURS,
-        (("exact", checks.tight_align_exact),),
+        (("exact", checks_ours.tight_align_exact),),
     ),
     Claim(
         "two-laws",
         "mean and variance of T when train and test units have different laws; Cantelli needs E T > 0",
         OURS,
         (
-            ("derived", checks.two_laws_derived),
-            ("exact", checks.two_laws_exact),
-            ("simulated", checks.two_laws_simulated),
+            ("derived", checks_ours.two_laws_derived),
+            ("exact", checks_ours.two_laws_exact),
+            ("simulated", checks_ours.two_laws_simulated),
         ),
     ),
     Claim(
@@ -153,35 +156,40 @@ LEDGER: tuple[Claim, ...] = (
         "mean and variance of T for disjoint draws without replacement",
         OURS,
         (
-            ("derived", checks.finite_pool_derived),
-            ("exact", checks.finite_pool_exact),
-            ("simulated", checks.finite_pool_simulated),
+            ("derived", checks_ours.finite_pool_derived),
+            ("exact", checks_ours.finite_pool_exact),
+            ("simulated", checks_ours.finite_pool_simulated),
         ),
     ),
     Claim(
         "pool-world",
         "with replacement, B_exact with the pool's own moments is exactly valid",
         OURS,
-        (("exact", checks.pool_world_exact), ("simulated", checks.pool_world_simulated)),
+        (("exact", checks_ours.pool_world_exact), ("simulated", checks_ours.pool_world_simulated)),
     ),
     Claim(
-        "batch-scale", "q -> c q changes nothing, in floats too", OURS, (("exact", checks.batch_scale_exact),)
+        "batch-scale",
+        "q -> c q changes nothing, in floats too",
+        OURS,
+        (("exact", checks_ours.batch_scale_exact),),
     ),
     Claim(
         "tight-MM",
         "no constant c < 1 makes c B_exact valid for any M = K",
         OURS,
-        (("exact", checks.tight_mm_exact),),
+        (("exact", checks_ours.tight_mm_exact),),
     ),
     Claim(
         "pool-fails", "without replacement the theorem is false", OURS, (("exact", checks.pool_fails_exact),)
     ),
-    Claim("P-not-monotone", "P(T <= 0) need not fall with M", OURS, (("exact", checks.not_monotone_exact),)),
+    Claim(
+        "P-not-monotone", "P(T <= 0) need not fall with M", OURS, (("exact", checks_ours.not_monotone_exact),)
+    ),
     Claim(
         "cone",
         "a^2 <= m2^2 t, with equality for d = 1",
         OURS,
-        (("proved", lambda: checks.proved("cone", "false-cone")), ("exact", checks.cone_exact)),
+        (("proved", lambda: checks.proved("cone", "false-cone")), ("exact", checks_ours.cone_exact)),
     ),
 )
 """All claims, in the order of the papers, then ours."""

@@ -44,9 +44,9 @@ def test_a_false_bound_disagrees_exactly():
 
 
 def test_a_false_probability_limit_disagrees_in_simulation():
-    assert not checks._below(300, 1000, 0.2)
-    assert checks._below(200, 1000, 0.2)
-    assert checks._below(0, 10, 0.0)
+    assert not checks.below(300, 1000, 0.2)
+    assert checks.below(200, 1000, 0.2)
+    assert checks.below(0, 10, 0.0)
 
 
 def test_a_wrong_variance_disagrees(monkeypatch):
