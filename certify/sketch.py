@@ -244,6 +244,49 @@ def fuse(a: SketchSums, b: SketchSums) -> SketchSums | None:
     )
 
 
+@dataclass(frozen=True, eq=False)
+class CentredSketch:
+    """Sketched scatter matrix about the mean of all units, with its exact trace p2 and diagonal."""
+
+    n: int
+    mean: Array
+    p2: float
+    diagonal: Array
+    scatter: list[Array]
+
+
+def sketch_quadratic(part: SketchSums, delta: Array) -> Array:
+    """Unbiased delta^T C delta about the part's reference, one value per replicate."""
+    k = part.sketch.k
+    image = sketch_matrix(part.sketch, part.d) @ delta
+    q = np.empty(part.sketch.replicates)
+    for r in range(q.size):
+        u = image[r * k : (r + 1) * k]
+        q[r] = u @ blas.dsymv(1.0, part.scatter[r], u)
+    return (q - (float(delta @ delta) * part.p2 - 2 * float((delta * delta) @ part.diagonal)) / k) / (
+        1 + 1 / k
+    )
+
+
+def centre(parts: Sequence[SketchSums]) -> CentredSketch:
+    """Parts of one exponent moved to the mean of all their units; exact apart from the sketch itself."""
+    sketch, d, n = parts[0].sketch, parts[0].d, sum(part.n for part in parts)
+    mean = sum((part.shift * (part.n / n) + part.s / n for part in parts), np.zeros(d))
+    matrix, k = sketch_matrix(sketch, d), sketch.k
+    p2, diagonal = 0.0, np.zeros(d)
+    scatter = [np.zeros((k, k), order="F") for _ in range(sketch.replicates)]
+    for part in parts:
+        m, s, delta = part.n, part.s, mean - part.shift
+        both = matrix @ np.stack([delta, s - (0.5 * m) * delta], axis=1)
+        for r in range(sketch.replicates):
+            u, y = np.ascontiguousarray(both[r * k : (r + 1) * k].T)
+            scatter[r] += part.scatter[r]
+            scatter[r] = blas.dsyr2(-1.0, u, y, a=scatter[r], overwrite_a=1)
+        diagonal += part.diagonal - 2 * s * delta + m * delta * delta
+        p2 += part.p2 - 2 * float(s @ delta) + m * float(delta @ delta)
+    return CentredSketch(n, mean, p2, diagonal, scatter)
+
+
 def sketched_sums(parts: Sequence[SketchSums]) -> tuple[list[Sums], int]:
     """Sums about the mean of all units, one per replicate, each unbiased given the data; and the exponent.
 
@@ -254,45 +297,28 @@ def sketched_sums(parts: Sequence[SketchSums]) -> tuple[list[Sums], int]:
     parts = [part for part in parts if part.n]
     e = max(part.exponent for part in parts)
     parts = [rescaled_sums(part, part.exponent - e) for part in parts]
-    sketch, d = parts[0].sketch, parts[0].d
-    n = sum(part.n for part in parts)
-    mean = sum((part.shift * (part.n / n) + part.s / n for part in parts), np.zeros(d))
-    matrix, k, k1 = sketch_matrix(sketch, d), sketch.k, 1 + 1 / sketch.k
-    cc = float(mean @ mean)
-    p2 = p4 = h2 = hp = 0.0
-    diagonal = np.zeros(d)
-    quadratic = np.zeros(sketch.replicates)
-    total = [np.zeros((k, k), order="F") for _ in range(sketch.replicates)]
+    whole = centre(parts)
+    mean, p2, k = whole.mean, whole.p2, parts[0].sketch.k
+    p4 = h2 = hp = 0.0
+    quadratic = np.zeros(parts[0].sketch.replicates)
     for part in parts:
         m, s, delta = part.n, part.s, mean - part.shift
-        both = matrix @ np.stack([delta, s - (0.5 * m) * delta], axis=1)
         dd, sd, md, ms = float(delta @ delta), float(s @ delta), float(mean @ delta), float(mean @ s)
-        q = np.empty(sketch.replicates)  # delta^T C delta about the part's own reference
-        for r in range(sketch.replicates):
-            u, y = np.ascontiguousarray(both[r * k : (r + 1) * k].T)
-            q[r] = u @ blas.dsymv(1.0, part.scatter[r], u)
-            total[r] += part.scatter[r]
-            total[r] = blas.dsyr2(-1.0, u, y, a=total[r], overwrite_a=1)
-        q = (q - (dd * part.p2 - 2 * float((delta * delta) @ part.diagonal)) / k) / k1
         vd, wd = float(part.v @ delta), float(part.w @ delta)
-        diagonal += part.diagonal - 2 * s * delta + m * delta * delta
-        inner = part.p2 - 2 * sd + m * dd
-        p2 += inner
-        # Everything that does not involve q is exact; q enters P4 by 4, H2 by 1 and HP by -2.
-        p4 += m * dd * dd - 4 * wd + 2 * dd * (part.p2 - 2 * sd)
-        p4 += part.p4
+        # Everything but q = delta^T C delta is exact; q enters P4 four times, H2 once and HP by -2.
+        quadratic += sketch_quadratic(part, delta)
+        p4 += part.p4 + m * dd * dd - 4 * wd + 2 * dd * (part.p2 - 2 * sd)
         h2 += part.h2 + 2 * vd - 2 * ms * md + m * md * md
-        hp += float(mean @ part.w) - 2 * vd + dd * ms - inner * md
-        quadratic += q
-    f2 = np.array([square_norm(c) for c in total])
-    f2 = (f2 - (p2 * p2 - 2 * float(diagonal @ diagonal)) / k) / k1
+        hp += float(mean @ part.w) - 2 * vd + dd * ms - (part.p2 - 2 * sd + m * dd) * md
+    f2 = np.array([square_norm(c) for c in whole.scatter])
+    f2 = (f2 - (p2 * p2 - 2 * float(whole.diagonal @ whole.diagonal)) / k) / (1 + 1 / k)
     out = []
-    for r in range(sketch.replicates):
+    for r in range(quadratic.size):
         P4, HP = p4 + 4 * quadratic[r], hp - 2 * quadratic[r]
         out.append(
             Sums(
-                n=n,
-                cc=cc,
+                n=whole.n,
+                cc=float(mean @ mean),
                 H1=0.0,
                 H2=h2 + quadratic[r],
                 HP=HP,
