@@ -16,8 +16,8 @@ def all_reduce(moments: GradientMoments, group: Any = None) -> GradientMoments:
 
     Each rank's arrays are broadcast in turn as bytes and merged in rank order, so shards of any size, empty
     ones included, and any mixture of representations work, and the result is the same on all ranks to the
-    last bit. A rank without data passes the result of an empty `MomentAccumulator`. Traffic: the moments of all
-    ranks; beyond a rank's memory budget rows have been turned into sums already.
+    last bit. A rank without data passes the result of an empty `MomentAccumulator`. Traffic: the moments of
+    all ranks; beyond a rank's memory budget rows have been turned into sums already.
 
     Parameters
     ----------
