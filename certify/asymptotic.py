@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from certify.estimators import jackknife
+
 Float = NDArray[np.float64]
 Method = Literal["mover", "fieller", "bootstrap"]
 METHODS: tuple[str, ...] = ("mover", "fieller", "bootstrap")
@@ -61,15 +63,16 @@ class Replicated:
         return int(self.without.shape[0])
 
     def spread(self, f: Callable[[Float], Float]) -> float:
-        """Delete-group jackknife standard error of ``f`` (a function of rows of estimates).
+        """Delete-group jackknife standard error of ``f``, a function of rows of estimates."""
+        _, error = jackknife(
+            float(f(self.point[None, :])[0]), f(self.without), self.units - self.sizes, self.units
+        )
+        return math.inf if error is None else error
 
-        Busing, Meijer, van der Leeden, "Delete-m jackknife for unequal m", Statistics and Computing 9 (1999).
-        """
-        h = self.sizes.sum() / self.sizes
-        whole, left = f(self.point[None, :])[0], f(self.without)
-        pseudo = h * whole - (h - 1) * left
-        centre = self.groups * whole - float(((1 - 1 / h) * left).sum())
-        return math.sqrt(float(((pseudo - centre) ** 2 / (h - 1)).mean()))
+    @property
+    def units(self) -> int:
+        """Units in all groups together."""
+        return int(self.sizes.sum())
 
     def quantile(self, alpha: float) -> float:
         """Upper alpha quantile of the reference distribution (Student t)."""
@@ -89,7 +92,7 @@ def _numerator(r: Replicated, k: Combination) -> tuple[float, Callable[[Float], 
     return float(value(r.point[None, :])[0]), value
 
 
-def _numerator_limits(r: Replicated, k: Combination, alpha: float) -> tuple[float, float, float]:
+def numerator_limits(r: Replicated, k: Combination, alpha: float) -> tuple[float, float, float]:
     """Estimate and limits of the numerator, on the log scale wherever all estimates are positive."""
     v, value = _numerator(r, k)
     t = r.quantile(alpha)
@@ -113,7 +116,7 @@ def mover(r: Replicated, k: Combination, alpha: float) -> tuple[float, float]:
     Newcombe, "MOVER-R confidence intervals for ratios and products of two independently estimated
     quantities", Statistical Methods in Medical Research 25 (2016).
     """
-    v, v_low, v_high = _numerator_limits(r, k, alpha)
+    v, v_low, v_high = numerator_limits(r, k, alpha)
     e = float(r.point[0])
     e_low, e_high = signal_limits(r, alpha)
     x = math.sqrt(max(v, 0.0))  # only the centre of the formula: a negative estimate keeps its limits
@@ -149,6 +152,30 @@ def fieller(r: Replicated, k: Combination, alpha: float) -> tuple[float, float]:
     root = math.sqrt(max(B * B - A * C, 0.0))
     high = (B + root) / A
     return max((B - root) / A, 0.0), (high if high >= 0 else math.inf)
+
+
+def inverse(odds: float) -> float:
+    """1/c with 1/0 = inf and 1/inf = 0: the dimension that belongs to odds.
+
+    Examples
+    --------
+    >>> inverse(0.0), inverse(math.inf)
+    (inf, 0.0)
+    """
+    if odds == 0:
+        return math.inf
+    return 0.0 if math.isinf(odds) else 1.0 / odds
+
+
+def smaller_dimension(r: Replicated, alpha: float) -> tuple[float, float]:
+    """Lower and upper limit of d_align = min(d_par, d_2), each at level alpha.
+
+    The lower limit needs no correction: "d_align <= c" is refuted by refuting both dimensions. The upper one
+    shares its error between them.
+    """
+    low = min(inverse(mover(r, k, alpha)[1]) for k in (PARALLEL, TRACE))
+    high = min(inverse(mover(r, k, alpha / 2)[0]) for k in (PARALLEL, TRACE))
+    return low, high
 
 
 def percentile(samples: Float, k: Combination, alpha: float) -> tuple[float, float]:

@@ -176,7 +176,13 @@ class Certificate:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Quantity):
-        return {name: _plain(getattr(value, name)) for name in ("estimate", "interval", "limit")}
+        estimate = value.estimate
+        return {
+            # d_par is infinite where all units are equal; JSON has no infinity
+            "estimate": str(estimate) if estimate is not None and math.isinf(estimate) else estimate,
+            "interval": _plain(value.interval),
+            "limit": _plain(value.limit),
+        }
     if isinstance(value, ConfidenceInterval):
         return value.to_dict()
     if isinstance(value, AssumptionStatus):
@@ -189,9 +195,9 @@ def _plain(value: Any) -> Any:
 
 
 def _quantity(payload: dict[str, Any]) -> Quantity:
-    interval, limit = payload["interval"], payload["limit"]
+    estimate, interval, limit = payload["estimate"], payload["interval"], payload["limit"]
     return Quantity(
-        payload["estimate"],
+        None if estimate is None else float(estimate),
         None if interval is None else ConfidenceInterval.from_dict(interval),
         None if limit is None else ConfidenceInterval.from_dict(limit),
     )

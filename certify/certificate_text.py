@@ -72,9 +72,10 @@ def statement(c: Certificate) -> str:
             f"probability over fresh {c.unit}s that {_event(c)} is at most {c.upper:.4g}."
         )
         if c.d_align.limit is not None and c.d_align.limit.low > 0:
+            align = _number(c.B_align.limit.high if c.B_align.limit else None)
             first += (
-                f" Taken by themselves, with the same confidence, d_align is at least {_number(c.d_align.limit.low)} "
-                f"and B_align at most {_number(c.B_align.limit.high if c.B_align.limit else None)}."
+                f" Taken by themselves, with the same confidence, d_align is at least "
+                f"{_number(c.d_align.limit.low)} and B_align at most {align}."
             )
     elif c.state == "assumption violated":
         first = (

@@ -98,7 +98,7 @@ class ConfidenceInterval:
         True
         """
         return {
-            "estimate": self.estimate,
+            "estimate": None if self.estimate is None else _encoded(self.estimate, math.nan),
             "low": _encoded(self.low, -math.inf),
             "high": _encoded(self.high, math.inf),
             "confidence": self.confidence,
@@ -113,6 +113,7 @@ class ConfidenceInterval:
     def from_dict(cls, payload: dict[str, Any]) -> ConfidenceInterval:
         """Inverse of :meth:`to_dict`."""
         values = dict(payload)
+        values["estimate"] = None if values["estimate"] is None else float(values["estimate"])
         values["low"] = -math.inf if values["low"] is None else float(values["low"])
         values["high"] = math.inf if values["high"] is None else float(values["high"])
         values["assumptions"] = tuple(values["assumptions"])
@@ -266,3 +267,68 @@ def clopper_pearson(
         ("independent trials with one probability",),
         alternative,
     )
+
+
+def estimate_intervals(
+    moments: Any, estimate: Any, confidence: float = 0.95
+) -> dict[str, ConfidenceInterval]:
+    r"""Two-sided large-sample intervals for the numbers of an :class:`certify.Estimate`.
+
+    m2, a = mu^T Sigma mu and t = tr Sigma^2 by the jackknife (a and t on the log scale where all deletions
+    are positive); m2^2 as the signed square of the limits of m2; the dimensions from separate limits of
+    numerator and denominator (see ``certify.asymptotic.mover``), infinite where m2 may be 0.
+
+    Parameters
+    ----------
+    moments : GradientMoments
+        What the estimate was made from.
+    estimate : Estimate
+        Supplies the point values.
+    confidence : float
+        Level of each interval by itself.
+
+    Raises
+    ------
+    ValueError
+        If n < 6 or too few groups of units are held.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from certify.estimators import estimate
+    >>> e = estimate(1 + np.random.default_rng(0).standard_normal((300, 4)), confidence=0.95)
+    >>> 4.0 in e.intervals["m2"], 4.0 in e.intervals["d_par"], e.detected
+    (True, True, True)
+    """
+    from certify import asymptotic
+    from certify.estimators import rescale
+    from certify.replication import replicated
+
+    r = replicated(moments)
+    alpha = 1 - check_confidence(confidence)
+    unit = estimate.unit or "example"
+    method = f"jackknife, {r.groups} deletions"
+    assumptions = ("iid units", "finite fourth moment", "large n")
+
+    def make(name: str, low: float, high: float) -> ConfidenceInterval:
+        return ConfidenceInterval(
+            getattr(estimate, name), low, high, confidence, method, estimate.n, unit, assumptions
+        )
+
+    e = estimate.exponent
+    m2 = asymptotic.signal_limits(r, alpha / 2)
+    found = {
+        "m2": make("m2", *(rescale(v, 2 * e) for v in m2)),
+        "m2_squared": make("m2_squared", *(rescale(v * abs(v), 4 * e) for v in m2)),
+    }
+    for name, dimension, k in (
+        ("mu_sigma_mu", "d_par", asymptotic.PARALLEL),
+        ("tr_sigma2", "d_2", asymptotic.TRACE),
+    ):
+        _, low, high = asymptotic.numerator_limits(r, k, alpha / 2)
+        found[name] = make(name, rescale(low, 4 * e), rescale(high, 4 * e))
+        small, large = asymptotic.mover(r, k, alpha / 2)
+        found[dimension] = make(dimension, asymptotic.inverse(large), asymptotic.inverse(small))
+    small, large = asymptotic.smaller_dimension(r, alpha / 2)
+    found["d_align"] = make("d_align", small, large)
+    return found

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certify import asymptotic, finite_sample
-from certify.asymptotic import PARALLEL, TRACE, Combination, Replicated
+from certify.asymptotic import PARALLEL, TRACE, Combination, Replicated, inverse
 from certify.certificate import AssumptionStatus, Quantity
-from certify.estimators import rescale
+from certify.estimators import estimate, rescale
 from certify.intervals import ConfidenceInterval, clopper_pearson
 from certify.moments import GradientMoments
 from certify.replication import replicated, resampled, rows_of
@@ -75,40 +75,6 @@ def probability(odds: float) -> float:
     return 1.0 if math.isinf(odds) else odds / (1.0 + odds)
 
 
-def inverse(odds: float) -> float:
-    """1/c with 1/0 = inf and 1/inf = 0: the dimension that belongs to odds."""
-    if odds == 0:
-        return math.inf
-    return 0.0 if math.isinf(odds) else 1.0 / odds
-
-
-@dataclass(frozen=True)
-class Point:
-    """Point values from unbiased statistics; None where a ratio does not exist."""
-
-    B_exact: float | None
-    B_align: float | None
-    d_par: float | None
-    d_2: float | None
-    d_align: float | None
-    m2_squared: float
-
-
-def point_values(moments: GradientMoments, M: int, K: int) -> Point:
-    """Point values of bounds and dimensions, formed before scaling back so that no ratio overflows."""
-    from certify.estimators import estimate
-
-    found = estimate(moments)
-    x = found.scaled
-    s, a, t = float(x.m2_squared), float(x.mu_sigma_mu), float(x.tr_sigma2)
-    V = (1 / M + 1 / K) * a + t / M / K
-    w = max(a, t)
-    exact = V / (V + s) if s > 0 and V + s > 0 else None
-    size = float(n_eff(M, K))
-    align = w / (w + size * s) if s > 0 and w + size * s > 0 else None
-    return Point(exact, align, found.d_par, found.d_2, found.d_align, found.m2_squared)
-
-
 def plug_in(moments: GradientMoments, ask: Request) -> Outcome:
     """Plug-in moments of the pool (the papers' way): no confidence at all, biased unless n is large."""
     n = moments.n
@@ -149,7 +115,7 @@ def plug_in(moments: GradientMoments, ask: Request) -> Outcome:
 
 def asymptotic_tier(moments: GradientMoments, ask: Request) -> Outcome:
     """Jackknife or bootstrap limits, approximately valid for large n."""
-    point = point_values(moments, ask.M, ask.K)
+    point = estimate(moments, correct=False)
     r = replicated(moments)
     limits = _odds_limits(moments, ask, r)
     alpha = ask.alpha
@@ -189,17 +155,16 @@ def asymptotic_tier(moments: GradientMoments, ask: Request) -> Outcome:
     # A lower limit of the larger of the two odds shares its error between them.
     larger_low = max(limits(PARALLEL, alpha / 4)[0], limits(TRACE, alpha / 4)[0])
     exact_low, exact_high = limits(V, alpha / 2)
-    exact = bound(point.B_exact, exact_low, exact_high, limits(V, alpha)[1])
-    align = bound(point.B_align, larger_low / size, widest(alpha / 2) / size, widest(alpha) / size)
+    exact = bound(point.B_exact(ask.M, ask.K), exact_low, exact_high, limits(V, alpha)[1])
+    align = bound(
+        point.B_align(ask.M, ask.K), larger_low / size, widest(alpha / 2) / size, widest(alpha) / size
+    )
     scale = rescale(1.0, 2 * moments.exponent)
     m2_low, m2_high = (v * scale for v in asymptotic.signal_limits(r, alpha / 2))
     one_sided = asymptotic.signal_limits(r, alpha)[0] * scale
 
-    def signed_square(v: float) -> float:
-        return v * abs(v)
-
     # In the common scale: m2^2 itself can underflow.
-    detected = asymptotic.signal_limits(r, alpha)[0] > 0 and float(r.point[1]) > 0
+    detected = asymptotic.signal_limits(r, alpha / 2)[0] > 0 and float(r.point[1]) > 0
     if not detected:
         exact, align = _vacuous(exact), _vacuous(align)
     dims = [
@@ -218,8 +183,8 @@ def asymptotic_tier(moments: GradientMoments, ask: Request) -> Outcome:
         both,
         Quantity(
             point.m2_squared,
-            interval(point.m2_squared, signed_square(m2_low), signed_square(m2_high)),
-            interval(point.m2_squared, signed_square(one_sided), math.inf, "greater"),
+            interval(point.m2_squared, m2_low * abs(m2_low), m2_high * abs(m2_high)),
+            interval(point.m2_squared, one_sided * abs(one_sided), math.inf, "greater"),
         ),
         (IID, FRESH, _tails(r, ask), _signal(detected)),
         (f"the level holds approximately for large n; n = {moments.n} here",),
@@ -258,7 +223,7 @@ def _tails(r: Replicated, ask: Request) -> AssumptionStatus:
     moved = (k.a * r.without[:, 2] + k.t * r.without[:, 3] - whole) ** 2
     total = float(moved.sum())
     share = float(moved.max()) / total if total > 0 else 0.0
-    what = "unit" if r.groups == int(r.sizes.sum()) else "group of units"
+    what = "unit" if r.groups == r.units else "group of units"
     return AssumptionStatus(
         "finite fourth moments of the gradient",
         "violated" if share > UNIT_SHARE else "tested",
@@ -275,7 +240,7 @@ def bounded_tier(moments: GradientMoments, ask: Request) -> Outcome:
     Q = rows_of(moments, "the bounded tier")
     radius = rescale(ask.bound, -moments.exponent)
     s = finite_sample.blocks(Q, radius)
-    point = point_values(moments, ask.M, ask.K) if moments.n >= 4 else None
+    point = estimate(moments, correct=False) if moments.n >= 4 else None
     size = float(n_eff(ask.M, ask.K))
     odds = [
         finite_sample.bounded_odds(s, k, ask.alpha)
@@ -291,13 +256,18 @@ def bounded_tier(moments: GradientMoments, ask: Request) -> Outcome:
     def get(name: str) -> Any:
         return None if point is None else getattr(point, name)
 
-    exact = limit(get("B_exact"), 0.0, probability(odds[0]), "less")
+    exact = limit(None if point is None else point.B_exact(ask.M, ask.K), 0.0, probability(odds[0]), "less")
     return Outcome(
         label,
         math.isfinite(odds[0]),
         exact,
         exact,
-        limit(get("B_align"), 0.0, probability(max(odds[1:]) / size), "less"),
+        limit(
+            None if point is None else point.B_align(ask.M, ask.K),
+            0.0,
+            probability(max(odds[1:]) / size),
+            "less",
+        ),
         limit(get("d_par"), inverse(odds[1]), math.inf, "greater"),
         limit(get("d_2"), inverse(odds[2]), math.inf, "greater"),
         limit(get("d_align"), inverse(max(odds[1:])), math.inf, "greater"),
