@@ -81,6 +81,14 @@ def is_covered(cell: Misalignment) -> bool:
     return (cell.bound_source, cell.protocol) in {("population", "fresh"), ("pool", "with_replacement")}
 
 
+def is_exact(cell: Misalignment) -> bool:
+    """Whether B_exact is valid without estimation error in this cell.
+
+    The covered cells, and draws without replacement bounded with the finite pool's mean and variance of T.
+    """
+    return is_covered(cell) or (cell.bound_source, cell.protocol) == ("pool", "without_replacement")
+
+
 def holm(p_values: np.ndarray, level: float) -> np.ndarray:
     """Which hypotheses Holm's step-down procedure rejects at family-wise ``level``.
 

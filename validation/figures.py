@@ -25,7 +25,7 @@ from validation.results import Measured, Misalignment
 
 VACUOUS = 0.5
 """A bound above 1/2 promises no more than a coin toss."""
-SHOWN, _FOLDED = 9, 27
+SHOWN, _FOLDED = 9, 2  # panels shown, and folded for each one shown
 _FLOOR = 1e-8
 _CEILING = 1e12
 
@@ -73,7 +73,7 @@ def misalignment(cells: Sequence[Misalignment], id: str, title: str, shown: int 
         canvas.log_y(low, 1.3)
         _draw_misalignment(canvas, members, x_of, low)
         panels.append(Panel(name, canvas.svg(f"{id}-{i}", _misalignment_alt(members, name))))
-    caption = _misalignment_caption(cells, max(len(panels) - shown - _FOLDED, 0), brief=shown < SHOWN)
+    caption = _misalignment_caption(cells, max(len(panels) - shown * (1 + _FOLDED), 0), brief=shown < SHOWN)
     return figure(id, title, caption, panels, tuple(cell_row(c) for c in cells), shown)
 
 
@@ -82,7 +82,15 @@ def figure(
 ) -> Figure:
     """A figure with ``shown`` panels spaced evenly over all of them and the others folded away."""
     first, rest = _representative(panels, shown)
-    return Figure(id, title, caption, first, rows, more=rest[:_FOLDED], more_title=_more(rest[:_FOLDED]))
+    return Figure(
+        id,
+        title,
+        caption,
+        first,
+        rows,
+        more=rest[: _FOLDED * shown],
+        more_title=_more(rest[: _FOLDED * shown]),
+    )
 
 
 def _representative(panels: Sequence[Panel], shown: int) -> tuple[tuple[Panel, ...], tuple[Panel, ...]]:
@@ -192,10 +200,15 @@ def draw_frequency(ax: Any, x: float, cell: Misalignment, colour: str, marker: s
 
 _UNCOVERED = {
     "without_replacement": (
-        "Units drawn without replacement are not independent: the theorem does not speak about them."
+        "Units drawn without replacement are not independent; B_{exact} here is Cantelli's inequality with "
+        "the "
+        "finite pool's mean and variance of T, which holds, and B_{align} is the iid formula, shown for "
+        "comparison."
     ),
     "fresh": (
-        "Every trial uses units of its own, so trials are few; the bound carries the error of its estimate."
+        "Every trial uses units of its own, so trials are few; the lines are estimates of the bounds, the "
+        "counts "
+        "above refer to their upper confidence limits."
     ),
 }
 
@@ -208,10 +221,11 @@ def _misalignment_caption(cells: Sequence[Misalignment], hidden: int, brief: boo
     ]
     above = sum(c.verdict == "violated" for c in cells)
     covered = sum(c.verdict == "holds" for c in cells)
-    confidence = f"{100 * cells[0].frequency.confidence:g} %"
+    f = cells[0].frequency
+    bars = f"{f.method}, {100 * f.confidence:.5g} % each"
     known = sum(c.log_probability is not None for c in cells)
     text = (
-        f"What to see: the measured frequency of T ≤ 0 (black points, {confidence} Clopper–Pearson bars) "
+        f"What to see: the measured frequency of T ≤ 0 (black points, bars: {bars}) "
         f"should stay below B_{{exact}} (blue, solid) and B_{{align}} (orange, dashed). The whole interval "
         "is "
         f"below B_{{exact}} in {covered} of {len(cells)} cells and above it in {above}. "

@@ -201,7 +201,7 @@ class Canvas:
         import matplotlib
 
         buffer = io.StringIO()
-        style = {"svg.fonttype": "none", "svg.hashsalt": id, "path.simplify": True}
+        style: Any = {"svg.fonttype": "none", "svg.hashsalt": id, "path.simplify": True}
         with matplotlib.rc_context(style):
             self._figure.savefig(
                 buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None}

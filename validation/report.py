@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import quote
 
 from validation import figures, tables, width_figures
-from validation.claims import CLAIMS, ClaimRow, group, of, suites
+from validation.claims import CLAIMS, ClaimRow, group, is_covered, is_exact, of, suites
 from validation.plotting import Figure
 from validation.results import Geometry, Measured, Misalignment, Record, Run, Training, from_json
 from validation.verdicts import claim_table
@@ -36,14 +36,16 @@ TITLES = {
 _INTROS = {
     "gaussian": (
         "Gradients drawn from laws whose mean and covariance are known exactly, so that the bounds carry no "
-        "estimation error and, for normal laws, the true probability can be computed."
+        "estimation error and, for normal laws, the true probability is known."
     ),
     "resnet20": (
-        "Residual networks trained on real images; the gradients are those of single held-out examples at the "
+        "Residual networks trained on real images; the gradients are those of single held-out examples at "
+        "the "
         "outputs of residual blocks."
     ),
     "neox": (
-        "Transformers of the Pythia architecture trained on real text; the unit is a held-out sequence, because "
+        "Transformers of the Pythia architecture trained on real text; the unit is a held-out sequence, "
+        "because "
         "tokens of one sequence are not independent."
     ),
 }
@@ -54,8 +56,8 @@ _PROTOCOLS = {
         "B_{exact} from the pool's own moments is exactly valid for these draws"
     ),
     "without_replacement": (
-        "without replacement: disjoint units from a finite pool; not independent, so the theorem does not "
-        "cover it, and it is shown for comparison"
+        "without replacement: disjoint units from a finite pool; not independent, so B_{exact} is Cantelli's "
+        "inequality with the finite pool's mean and variance of T, and B_{align} is shown for comparison only"
     ),
 }
 _SOURCES = {
@@ -313,18 +315,19 @@ def _lead(records: Sequence[Record], run: Run) -> str:
             trained = len({(t.suite, t.case, t.seed) for t in training})
             text += f" and {trained} trained networks"
         text += ". "
-        covered = [c for c in cells if figures.is_covered(c) and c.frequency.value is not None]
+        covered = [c for c in cells if is_exact(c)]
         over = sum(c.verdict == "violated" for c in covered)
         text += (
             f"Where B_{{exact}} is exactly valid ({len(covered)} cells), "
-            f"{'no interval lies' if over == 0 else f'{over} single-cell intervals lie'} above it."
+            f"{'no interval lies' if over == 0 else f'the interval of {over} lies'} above it."
         )
     return text
 
 
 def _facts(records: Sequence[Record]) -> list[dict[str, str]]:
     cells, geometry, training = of(records, Misalignment), of(records, Geometry), of(records, Training)
-    seconds = sum(r.seconds for r in (*cells, *geometry, *training))
+    timed: list[Any] = [*cells, *geometry, *training]
+    seconds = sum(r.seconds for r in timed)
     facts = [
         ("cells", number(len(cells))),
         ("trials", number(sum(c.trials for c in cells))),
@@ -373,10 +376,19 @@ def _suite(records: Sequence[Record], suite: str) -> dict[str, Any]:
     geometry = [g for g in of(records, Geometry) if g.suite == suite]
     training = [t for t in of(records, Training) if t.suite == suite]
     id = re.sub(r"[^a-z0-9]+", "-", suite.lower()).strip("-")
-    covered = [c for c in cells if figures.is_covered(c)]
-    others = [c for c in cells if not figures.is_covered(c)]
+    covered = [c for c in cells if is_covered(c)]
+    others = [c for c in cells if not is_covered(c)]
+    by_positions = group(covered, lambda c: c.positions)
+    several = len(by_positions) > 1
     drawn: list[Figure | None] = [
-        figures.misalignment(covered, f"{id}-frequency", "Misalignment frequency against the bounds"),
+        *(
+            figures.misalignment(
+                list(members),
+                f"{id}-frequency-{i}",
+                "Misalignment frequency against the bounds" + (f" (positions: {p})" if several else ""),
+            )
+            for i, (p, members) in enumerate(by_positions.items())
+        ),
         figures.looseness(cells, f"{id}-looseness", "Looseness: bound divided by truth"),
         width_figures.dimensions(geometry, f"{id}-dimensions", "Alignment dimensions against width"),
         width_figures.misalignment_by_width(
@@ -445,22 +457,17 @@ def _methods(records: Sequence[Record], run: Run) -> list[dict[str, Any]]:
     item(
         "Intervals",
         [
-            *(
-                f"frequencies: {c.frequency.method}, {100 * c.frequency.confidence:g} % per cell"
-                for c in cells
-            ),
+            *(f"frequencies: {c.frequency.method}, {100 * c.frequency.confidence:.5g} % each" for c in cells),
             *(
                 f"dimensions: {g.d_align.method}, {100 * g.d_align.confidence:g} %"
                 for g in geometry
                 if g.sample != "population"
             ),
-            "verdicts on bounds: Holm over all cells of a row, family-wise 5 %",
+            "verdicts on bounds: Holm over all cells of a row of the claim table, family-wise 5 %",
         ],
     )
     item("Training", (f"{TITLES.get(t.suite, t.suite)}: {t.recipe}; data: {t.data}" for t in training))
-    item(
-        "Assumptions", (_ASSUMED.get(a, a.lower().replace("_", " ")) for g in geometry for a in g.assumptions)
-    )
+    item("Assumptions", (_ASSUMED.get(a, a.replace("_", " ")) for g in geometry for a in g.assumptions))
     item(
         "Seeds",
         [

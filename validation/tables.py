@@ -42,7 +42,7 @@ class Table:
 def _confidence(measures: Sequence[Measured | None]) -> str:
     """The confidence and method of a column of intervals, in words."""
     found = {(m.confidence, m.method) for m in measures if m is not None and m.low != m.high}
-    return "; ".join(f"{100 * c:g} % by {method}" for c, method in sorted(found))
+    return "; ".join(f"{100 * c:.5g} % by {method}" for c, method in sorted(found))
 
 
 def _cut(n: int) -> str:

@@ -25,6 +25,7 @@ from validation.claims import (
     group,
     holm,
     is_covered,
+    is_exact,
     of,
     plural,
     seed_count,
@@ -88,77 +89,82 @@ def _tally(outcomes: Sequence[Outcome]) -> tuple[Outcome, dict[str, int]]:
     return ("undecided" if counts["undecided"] or not counts["holds"] else "holds"), counts
 
 
-def _bound_rows(suite: str, cells: Sequence[Misalignment]) -> list[ClaimRow]:
-    cells = [c for c in cells if is_covered(c) and c.B_exact.value is not None]
-    if not cells:
-        return []
-    source = cells[0].bound_source
-    scope = {
-        "population": "known laws, fresh draws, exact moments",
-        "pool": "units drawn with replacement from a pool, the pool's own moments",
-    }[source]
-    trials, seeds = sum(c.trials for c in cells), seed_count(cells)
+_SCOPES = {
+    ("population", "fresh"): "known laws, fresh draws, exact moments",
+    ("pool", "with_replacement"): "drawn with replacement from a pool; the pool's own moments",
+    ("pool", "without_replacement"): "drawn without replacement; the finite pool's mean and variance of T",
+}
 
+
+def _bound_rows(suite: str, cells: Sequence[Misalignment]) -> list[ClaimRow]:
+    rows: list[ClaimRow] = []
+    exact = [c for c in cells if is_exact(c) and c.B_exact.value is not None]
+    for members in group(exact, lambda c: (c.bound_source, c.protocol)).values():
+        rows.append(_exact_row(suite, members))
+        if is_covered(members[0]):  # the iid formula B_align is no theorem for draws without replacement
+            ordered = [c for c in members if c.B_align.value is not None]
+            rows += [_align_row(suite, ordered)] if ordered else []
+    return rows
+
+
+def _exact_row(suite: str, cells: Sequence[Misalignment]) -> ClaimRow:
     verdict, counts = _tally(_outcomes(cells, "B_exact"))
-    closest = max(cells, key=lambda c: (c.frequency.value or 0.0) / max(c.B_exact.value or 0.0, 1e-300))
-    exact = ClaimRow(
+    closest = max(cells, key=lambda c: _ratio(c).value or 0.0)
+    return ClaimRow(
         "cantelli",
         CLAIMS["cantelli"],
         suite,
-        scope,
+        _SCOPES[cells[0].bound_source, cells[0].protocol],
         verdict,
         "cells",
         **counts,
-        effect_name="closest cell: frequency / B_{exact}",
+        effect_name="closest cell: P(T ≤ 0) / B_{exact}",
         effect=_ratio(closest),
-        n=trials,
+        n=sum(c.trials for c in cells),
         n_name="trials",
-        seeds=seeds,
-        why=_bound_reason(counts, "B_{exact}", closest),
+        seeds=seed_count(cells),
+        why=_bound_reason(counts, "B_{exact}", f"closest: {_where(closest)}"),
     )
 
-    ordered = [c for c in cells if c.B_align.value is not None]
-    outcomes = _outcomes(ordered, "B_align")
-    for i, c in enumerate(ordered):
+
+def _align_row(suite: str, cells: Sequence[Misalignment]) -> ClaimRow:
+    outcomes = _outcomes(cells, "B_align")
+    for i, c in enumerate(cells):
         # the deterministic half of the claim; the slack is rounding in the stored numbers
         if (c.B_exact.value or 0.0) > (c.B_align.value or 0.0) * (1 + 1e-9):
             outcomes[i] = "fails"
     verdict, counts = _tally(outcomes)
-    factors = [c.B_align.value / c.B_exact.value for c in ordered if c.B_align.value and c.B_exact.value]
-    effect = (
-        Measured(float(np.median(factors)), min(factors), max(factors), 1.0, "median and range over cells")
-        if factors
-        else None
-    )
-    align = ClaimRow(
+    factors = [c.B_align.value / c.B_exact.value for c in cells if c.B_align.value and c.B_exact.value]
+    effect = None
+    if factors:
+        middle = float(np.median(factors))
+        effect = Measured(middle, min(factors), max(factors), 1.0, "median and range over cells")
+    return ClaimRow(
         "align",
         CLAIMS["align"],
         suite,
-        scope,
+        _SCOPES[cells[0].bound_source, cells[0].protocol],
         verdict,
         "cells",
         **counts,
         effect_name="B_{align} / B_{exact}, median and range",
         effect=effect,
-        n=trials,
+        n=sum(c.trials for c in cells),
         n_name="trials",
-        seeds=seeds,
-        why=_bound_reason(counts, "B_{align}", closest),
+        seeds=seed_count(cells),
+        why=_bound_reason(counts, "B_{align}", "B_{align} is nowhere the smaller of the two"),
     )
-    return [exact, align] if ordered else [exact]
 
 
 def _ratio(cell: Misalignment) -> Measured:
-    bound = cell.B_exact.value or 1.0
+    """P(T <= 0) / B_exact: exactly where P is known, else with the frequency's interval."""
+    bound = cell.B_exact.value or math.inf
+    if cell.log_probability is not None:
+        exact = math.exp(cell.log_probability) / bound
+        return Measured(exact, exact, exact, 1.0, "exact")
     f = cell.frequency
-    low, high = f.low, f.high
-    return Measured(
-        None if f.value is None else f.value / bound,
-        None if low is None else low / bound,
-        None if high is None else high / bound,
-        f.confidence,
-        f.method,
-    )
+    value, low, high = (None if v is None else v / bound for v in (f.value, f.low, f.high))
+    return Measured(value, low, high, f.confidence, f.method)
 
 
 def _where(cell: Misalignment) -> str:
@@ -166,7 +172,7 @@ def _where(cell: Misalignment) -> str:
     return f"{cell.label}{place}, M = {cell.M}, K = {cell.K}"
 
 
-def _bound_reason(counts: dict[str, int], name: str, closest: Misalignment) -> str:
+def _bound_reason(counts: dict[str, int], name: str, remark: str) -> str:
     if counts["violated"]:
         return (
             f"beyond {name} after correction over all cells: {plural(counts['violated'], 'cell')}; "
@@ -174,7 +180,7 @@ def _bound_reason(counts: dict[str, int], name: str, closest: Misalignment) -> s
         )
     if counts["undecided"]:
         return f"in {plural(counts['undecided'], 'cell')} the interval contains {name}; none exceeds it"
-    return f"every cell is below {name}; closest: {_where(closest)}"
+    return f"no cell is above {name}; {remark}"
 
 
 # -- follow ------------------------------------------------------------------------------------------------
@@ -193,7 +199,8 @@ def _follow_row(suite: str, cells: Sequence[Misalignment]) -> list[ClaimRow]:
     elif verdict == "fails":
         why = f"beyond B_{{exact}} after correction over all cells: {plural(counts['violated'], 'cell')}"
     elif rho.low is None or rho.low <= 0:
-        why, verdict = "the interval of the rank correlation contains 0", "undecided"
+        why = "the interval of the rank correlation contains 0" if rho.low is not None else rho.method
+        verdict = "undecided"
     elif counts["holds"] <= counts["undecided"]:
         why = f"in {plural(counts['undecided'], 'cell')} the interval contains B_{{exact}}: too many"
     else:
@@ -206,7 +213,7 @@ def _follow_row(suite: str, cells: Sequence[Misalignment]) -> list[ClaimRow]:
             "follow",
             CLAIMS["follow"],
             suite,
-            "all protocols: " + ", ".join(protocols),
+            ", ".join(protocols),
             verdict,
             "cells",
             **counts,

@@ -43,7 +43,7 @@ def dimensions(geometry: Sequence[Geometry], id: str, title: str) -> Figure | No
     if len(widths) < 2:
         return None
     several = len({g.positions for g in geometry}) > 1
-    panels = []
+    panels: list[Panel] = []
     for positions, members in group(geometry, lambda g: g.positions).items():
         for attribute, text in _DIMENSIONS:
             canvas = Canvas(x_title="width", y_title="dimension", margin=76)
@@ -59,12 +59,13 @@ def dimensions(geometry: Sequence[Geometry], id: str, title: str) -> Figure | No
             )
             panels.append(Panel(name, canvas.svg(f"{id}-{len(panels)}", alt)))
     lost = sum(not _is_drawn(g, a) for g in geometry for a, _ in _DIMENSIONS[:1])
+    methods = " or ".join(dict.fromkeys(g.d_align.method for g in geometry if _is_drawn(g, "d_align")))
     caption = (
-        "What to see: whether the dimension grows from left to right. Points are trained networks (one "
-        "per seed) with "
-        f"{100 * geometry[0].d_align.confidence:g} % intervals from {geometry[0].d_align.method}; lines "
-        "join geometric means "
-        f"over seeds; unit: {geometry[0].unit}. d_{{align}} is the smaller of d_{{par}} and d_{{2}}. "
+        "What to see: whether the dimension grows from left to right. Points are trained networks, one per "
+        "seed, "
+        f"with {100 * geometry[0].d_align.confidence:g} % intervals ({methods or 'none'}); lines join "
+        "geometric "
+        f"means over seeds; unit: {geometry[0].unit}. "
     )
     if lost:
         caption += (
@@ -133,11 +134,11 @@ def _draw_dimension(canvas: Canvas, members: Sequence[Geometry], attribute: str,
                     at = m.high if m.high is not None and m.high > low else low * 1.15
                     ax.plot([x], [at], "v", markersize=6, markerfacecolor=PAPER, color=colour, clip_on=False)
                     continue
-                ends = (max(m.low or 0.0, low / 10), m.high or m.value)
+                ends = (max(m.low or 0.0, low / 10), m.high or value_of(m))
                 ax.plot([x, x], ends, color=colour, linewidth=1.1, alpha=0.75)
                 ax.plot(
                     [x],
-                    [m.value],
+                    [value_of(m)],
                     marker,
                     markersize=5,
                     color=colour,
@@ -171,25 +172,25 @@ def misalignment_by_width(cells: Sequence[Misalignment], id: str, title: str) ->
     cells = [c for c in cells if (c.M, c.K) in sizes]
     low = probability_floor(cells)
     panels = []
-    for i, (place, members) in enumerate(group(cells, lambda c: (c.module, c.positions)).items()):
+    for i, members in enumerate(group(cells, lambda c: (c.module, c.positions)).values()):
         canvas = Canvas(x_title="width", y_title="frequency of T ≤ 0", margin=76)
         canvas.log_x_at([float(w) for w in widths])
         canvas.log_y(low, 1.3)
         _draw_by_width(canvas, members, sizes)
-        module, positions = place  # type: ignore[misc]
-        name = f"{module} · positions {positions}"
+        name = f"{members[0].module} · positions {members[0].positions}"
         alt = (
             f"{name}: misalignment frequency against width {widths[0]} to {widths[-1]} for {len(sizes)} "
             "sample sizes."
         )
         panels.append(Panel(name, canvas.svg(f"{id}-{i}", alt)))
     seeds = len({c.seed for c in cells})
+    f = cells[0].frequency
     caption = (
         "What to see: whether each line falls from left to right: wider networks, same M and K. "
-        f"Points are trained networks ({seeds} seed{'s' if seeds > 1 else ''} per width) with "
-        f"{100 * cells[0].frequency.confidence:g} % Clopper–Pearson bars, which do not show the spread "
-        "between "
-        "networks; lines join means over seeds; arrows down: no event."
+        f"Points are trained networks, {seeds} seed{'s' if seeds > 1 else ''} per width; bars: {f.method}, "
+        f"{100 * f.confidence:.5g} % each, which do not show the spread between networks; lines join means "
+        "over "
+        "seeds; arrows down: no event."
     )
     return figure(id, title, caption, panels, tuple(cell_row(c) for c in cells), SHOWN)
 
