@@ -185,7 +185,7 @@ class Capture:
             if _REENTRANT in str(error):
                 raise CaptureError(
                     "reentrant gradient checkpointing above a captured module cannot be differentiated by "
-                    "example; use use_reentrant=False, or model.gradient_checkpointing_disable()"
+                    "example; use use_reentrant=False, or switch checkpointing off for the measurement"
                 ) from error
             raise
         finally:
@@ -214,7 +214,7 @@ class Capture:
         if site.node is None:
             raise CaptureError(
                 f"module {site.name!r} ran under torch.no_grad (or inside reentrant checkpointing) and has "
-                "no gradient; remove no_grad, or use use_reentrant=False or gradient_checkpointing_disable()"
+                "no gradient; remove no_grad, or use use_reentrant=False or switch checkpointing off"
             )
         return site.node
 
