@@ -182,4 +182,4 @@ def from_json(line: str) -> Record:
             payload[f.name] = Measured(**value)
         elif isinstance(value, list):
             payload[f.name] = tuple(value)
-    return cls(**payload)  # type: ignore[no-any-return]
+    return cls(**payload)
