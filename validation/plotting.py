@@ -159,11 +159,14 @@ class Canvas:
         ax.set_xlim(low / pad, high * pad)
         texts = list(labels) if labels is not None else [f"{v:g}" for v in values]
         span = math.log(high * pad**2 / low)
+        pixels = _WIDTH - 110.0
         keep: list[int] = []
         for i in sorted(range(len(values)), key=lambda i: -values[i]):
-            width = max(len(texts[i]), 2) * 7.5 / (_WIDTH - 110)
-            if not keep or (math.log(values[keep[-1]]) - math.log(values[i])) / span >= width:
-                keep.append(i)
+            if keep:
+                apart = pixels * (math.log(values[keep[-1]]) - math.log(values[i])) / span
+                if apart < 3.6 * (len(texts[i]) + len(texts[keep[-1]])) + 8:
+                    continue
+            keep.append(i)
         ax.xaxis.set_minor_locator(NullLocator())
         ax.set_xticks([values[i] for i in keep], [texts[i] for i in keep])
 

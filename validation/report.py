@@ -5,77 +5,35 @@ The page is built from records alone: nothing is measured here, and a report can
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import html
-import io
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-from validation import figures, tables, width_figures
-from validation.claims import CLAIMS, ClaimRow, group, is_covered, is_exact, of, suites
-from validation.plotting import Figure
-from validation.results import Geometry, Measured, Misalignment, Record, Run, Training, from_json
+from validation import page
+from validation.claims import of, suites
+from validation.page import TITLES
+from validation.results import Geometry, Misalignment, Record, Run, Training, from_json
 from validation.verdicts import claim_table
+
+__all__ = [
+    "FORMATS",
+    "STORE",
+    "TITLES",
+    "build",
+    "certificates_page",
+    "check_formats",
+    "load",
+    "render",
+    "summary",
+    "write",
+]
 
 STORE = "results.jsonl"
 FORMATS = ("html", "json", "csv")
-
-TITLES = {
-    "gaussian": "Known laws",
-    "resnet20": "ResNet-20",
-    "neox": "GPT-NeoX (Pythia)",
-    "llama": "LLaMA-like",
-}
-_INTROS = {
-    "gaussian": (
-        "Gradients drawn from laws whose mean and covariance are known exactly, so that the bounds carry no "
-        "estimation error and, for normal laws, the true probability is known."
-    ),
-    "resnet20": (
-        "Residual networks trained on real images; the gradients are those of single held-out examples at "
-        "the "
-        "outputs of residual blocks."
-    ),
-    "neox": (
-        "Transformers of the Pythia architecture trained on real text; the unit is a held-out sequence, "
-        "because "
-        "tokens of one sequence are not independent."
-    ),
-}
-_PROTOCOLS = {
-    "fresh": "fresh: M + K independent units for every trial, none used twice",
-    "with_replacement": (
-        "with replacement: units drawn from a finite pool of held-out units, which then is the population; "
-        "B_{exact} from the pool's own moments is exactly valid for these draws"
-    ),
-    "without_replacement": (
-        "without replacement: disjoint units from a finite pool; not independent, so B_{exact} is Cantelli's "
-        "inequality with the finite pool's mean and variance of T, and B_{align} is shown for comparison only"
-    ),
-}
-_SOURCES = {
-    "population": "population: the law's own moments, no estimation",
-    "pool": "pool: the finite pool's own moments (divisor N), no estimation for draws from that pool",
-    "estimate": "estimate: unbiased estimates from other units, so the bound itself is uncertain",
-}
-_ASSUMED = {
-    "IID": "units are independent and identically distributed",
-    "INDEPENDENT_SAMPLES": "units are independent of each other and of the trained network",
-    "FINITE_SECOND_MOMENT": "finite second moments",
-    "FINITE_FOURTH_MOMENT": "finite fourth moments (for asymptotic intervals)",
-    "NONZERO_MEAN": "a mean gradient other than 0",
-    "BOUNDED": "a known bound on the gradient's length",
-    "SUBGAUSSIAN": "sub-Gaussian tails",
-    "GAUSSIAN": "Gaussian gradients",
-    "GIVEN_TRAIN_MEAN": "the training mean is given",
-}
 
 
 def load(path: str | Path) -> list[Record]:
@@ -116,6 +74,21 @@ def build(records: Sequence[Record], path: str | Path) -> Path:
     return _write(Path(path), render(records))
 
 
+def check_formats(formats: Iterable[str]) -> tuple[str, ...]:
+    """The formats, each once.
+
+    Raises
+    ------
+    ValueError
+        For a format other than html, json, csv.
+    """
+    chosen = tuple(dict.fromkeys(formats))
+    for f in chosen:
+        if f not in FORMATS:
+            raise ValueError(f"format={f!r}: expected some of {', '.join(FORMATS)}, separated by commas")
+    return chosen
+
+
 def write(records: Sequence[Record], out: str | Path, formats: Iterable[str] = ("html",)) -> list[Path]:
     """Write ``report.html``, ``summary.json`` and CSV tables into the folder ``out``.
 
@@ -124,10 +97,7 @@ def write(records: Sequence[Record], out: str | Path, formats: Iterable[str] = (
     ValueError
         For a format other than html, json, csv.
     """
-    chosen = list(dict.fromkeys(formats))
-    unknown = [f for f in chosen if f not in FORMATS]
-    if unknown:
-        raise ValueError(f"format={unknown[0]!r}: expected some of {', '.join(FORMATS)}, separated by commas")
+    chosen = check_formats(formats)
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
@@ -137,11 +107,13 @@ def write(records: Sequence[Record], out: str | Path, formats: Iterable[str] = (
         text = json.dumps(summary(records), indent=2, allow_nan=False, ensure_ascii=False)
         written.append(_write(folder / "summary.json", text + "\n"))
     if "csv" in chosen:
-        written.append(_write(folder / "claims.csv", to_csv([_flat(r) for r in claim_table(records)])))
+        written.append(
+            _write(folder / "claims.csv", page.to_csv([page.flat(r) for r in claim_table(records)]))
+        )
         for kind, name in ((Misalignment, "misalignment"), (Geometry, "geometry"), (Training, "training")):
-            rows = [_flat(r) for r in of(records, kind)]
+            rows = [page.flat(r) for r in of(records, kind)]
             if rows:
-                written.append(_write(folder / f"{name}.csv", to_csv(rows)))
+                written.append(_write(folder / f"{name}.csv", page.to_csv(rows)))
     return written
 
 
@@ -156,8 +128,8 @@ def summary(records: Sequence[Record]) -> dict[str, Any]:
     }
 
 
-def render(records: Sequence[Record]) -> str:
-    """The page as text."""
+def _environment() -> tuple[Any, str]:
+    """The templates and the style sheet without its indentation."""
     try:
         import jinja2
         import matplotlib  # noqa: F401
@@ -169,92 +141,37 @@ def render(records: Sequence[Record]) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder), autoescape=True, undefined=jinja2.StrictUndefined
     )
-    environment.filters |= {"math": lambda t: jinja2.utils.markupsafe.Markup(math_html(t)), "num": number}
-    run, rows = _run(records), claim_table(records)
-    css = (folder / "report.css").read_text(encoding="utf-8")
-    return environment.get_template("report.html").render(
-        run=run,
-        css=re.sub(r"\s*\n\s*", "\n", css),
-        started=_date(run.started),
-        count=len(records),
-        headline=_headline(rows),
-        lead=_lead(records, run),
-        facts=_facts(records),
-        claims=_claims(rows),
-        suites=[_suite(records, s) for s in suites(records)],
-        methods=_methods(records, run),
+    markup = jinja2.utils.markupsafe.Markup
+    environment.filters |= {"math": lambda text: markup(page.math_html(text)), "num": page.number}
+    return environment, re.sub(r"\s*\n\s*", "\n", (folder / "report.css").read_text(encoding="utf-8"))
+
+
+def certificates_page(certificates: Mapping[str, Any], model: str, data: str, note: str) -> str:
+    """A page of certificates, one for each module, in the report's style."""
+    environment, css = _environment()
+    return str(
+        environment.get_template("certificates.html").render(
+            css=css, certificates=certificates, model=model, data=data, note=note
+        )
     )
 
 
-# -- text and numbers --------------------------------------------------------------------------------------
-
-
-def math_html(text: str) -> str:
-    """Escaped HTML with ``B_{exact}`` as an italic letter with a subscript.
-
-    >>> math_html("B_{exact} < 1")
-    '<i>B</i><sub>exact</sub> &lt; 1'
-    """
-    return re.sub(r"\b([A-Za-z])_\{([^}]*)\}", r"<i>\1</i><sub>\2</sub>", html.escape(str(text), quote=False))
-
-
-_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-
-
-def number(value: float | None, digits: int = 3) -> str:
-    """A number for readers: three significant digits, powers of ten where it is small or large.
-
-    >>> number(0.25), number(-0.000123), number(540000), number(None)
-    ('0.250', '−1.23 × 10⁻⁴', '540,000', '–')
-    """
-    if value is None:
-        return "–"
-    if isinstance(value, int) or value == 0 or (float(value).is_integer() and 100 <= abs(value) < 1e6):
-        return f"{int(value):,}".replace("-", "−")
-    size = abs(value)
-    if size >= 1e5 or size < 1e-3:
-        mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
-        return f"{mantissa} × 10{str(int(exponent)).translate(_SUPERSCRIPT)}".replace("-", "−")
-    text = f"{value:,.0f}" if size >= 1000 else f"{value:#.{digits}g}".rstrip(".")
-    return text.replace("-", "−")
-
-
-def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows as CSV with the union of their keys as header; None is an empty cell."""
-    keys = list(dict.fromkeys(k for row in rows for k in row))
-    out = io.StringIO()
-    writer = csv.DictWriter(out, keys, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({k: "" if v is None else v for k, v in row.items()} for row in rows)
-    return out.getvalue()
-
-
-def _data_uri(rows: Sequence[Mapping[str, Any]]) -> str:
-    return "data:text/csv;charset=utf-8," + quote(to_csv(rows), safe=" !'()*,-./:;=?@_~".replace(" ", ""))
-
-
-def _flat(record: Any) -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for f in dataclasses.fields(record):
-        value = getattr(record, f.name)
-        if isinstance(value, Measured):
-            out |= {
-                f.name: value.value,
-                f"{f.name}_low": value.low,
-                f"{f.name}_high": value.high,
-                f"{f.name}_confidence": value.confidence,
-                f"{f.name}_method": value.method,
-            }
-        else:
-            out[f.name] = "; ".join(value) if isinstance(value, tuple) else value
-    return out
-
-
-def _date(started: str) -> str:
-    try:
-        return datetime.fromisoformat(started).strftime("%-d %B %Y, %H:%M %Z").strip()
-    except ValueError:
-        return started
+def render(records: Sequence[Record]) -> str:
+    """The page as text."""
+    environment, css = _environment()
+    run, rows = _run(records), claim_table(records)
+    return environment.get_template("report.html").render(
+        run=run,
+        css=css,
+        started=page.date(run.started),
+        count=len(records),
+        headline=page.headline(rows),
+        lead=page.lead(records, run),
+        facts=page.facts(records),
+        claims=page.claim_views(rows),
+        suites=[page.suite_view(records, s) for s in suites(records)],
+        methods=page.methods(records, run),
+    )
 
 
 def _write(path: Path, text: str) -> Path:
@@ -270,228 +187,3 @@ def _run(records: Sequence[Record]) -> Run:
     if not runs:
         raise ValueError("records: expected a Run record; repeat `certify validate`")
     return runs[-1]
-
-
-# -- the page's parts --------------------------------------------------------------------------------------
-
-
-def _join(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
-
-
-def _headline(rows: Sequence[ClaimRow]) -> str:
-    if not rows:
-        return "Nothing to judge yet"
-    failed = list(dict.fromkeys(r.claim for r in rows if r.verdict == "fails"))
-    open_ = [r for r in rows if r.verdict == "undecided"]
-    held = sum(r.verdict == "holds" for r in rows)
-    if failed:
-        verb = "fails" if len(failed) == 1 else "fail"
-        where = [r for r in rows if r.verdict == "fails"]
-        return (
-            f"{_join(failed)} {verb} in {len(where)} of {len(rows)} checks; {held} hold, {len(open_)} "
-            "undecided"
-        )
-    if not open_:
-        return f"All {len(rows)} checks of {len({r.claim for r in rows})} claims hold"
-    return f"{held} of {len(rows)} checks hold, none fails, {len(open_)} undecided"
-
-
-def _lead(records: Sequence[Record], run: Run) -> str:
-    cells, training = of(records, Misalignment), of(records, Training)
-    names = [TITLES.get(s, s) for s in suites(records)]
-    text = f"Suites run: {_join(names)}. " if names else "No suite has finished a cell yet. "
-    missing = [TITLES.get(s, s) for s in run.suites if s not in suites(records)]
-    if missing:
-        text += f"No records yet from {_join(missing)}: this run is not complete. "
-    trials = sum(c.trials for c in cells)
-    if cells:
-        text += (
-            "The event T ≤ 0, a mean gradient over M units pointing against one over K others, was "
-            "counted in "
-            f"{number(trials)} trials over {number(len(cells))} cells"
-        )
-        if training:
-            trained = len({(t.suite, t.case, t.seed) for t in training})
-            text += f" and {trained} trained networks"
-        text += ". "
-        covered = [c for c in cells if is_exact(c)]
-        over = sum(c.verdict == "violated" for c in covered)
-        text += (
-            f"Where B_{{exact}} is exactly valid ({len(covered)} cells), "
-            f"{'no interval lies' if over == 0 else f'the interval of {over} lies'} above it."
-        )
-    return text
-
-
-def _facts(records: Sequence[Record]) -> list[dict[str, str]]:
-    cells, geometry, training = of(records, Misalignment), of(records, Geometry), of(records, Training)
-    timed: list[Any] = [*cells, *geometry, *training]
-    seconds = sum(r.seconds for r in timed)
-    facts = [
-        ("cells", number(len(cells))),
-        ("trials", number(sum(c.trials for c in cells))),
-        ("without an event", number(sum(c.events == 0 for c in cells))),
-        ("insertion points measured", number(sum(g.sample != "population" for g in geometry))),
-        ("signal not detected", number(sum(not g.detected for g in geometry))),
-        ("trained networks", number(len(training))),
-        ("seconds of work", number(round(seconds))),
-    ]
-    return [{"name": n, "value": v} for n, v in facts if v != "0" or n in ("cells", "signal not detected")]
-
-
-_WORDS = {
-    "cells": ("below", "undecided", "above"),
-    "steps": ("fall", "overlap", "rise"),
-    "width steps": ("as claimed", "equal", "against"),
-}
-
-
-def _claims(rows: Sequence[ClaimRow]) -> list[dict[str, Any]]:
-    out = []
-    for claim, members in group(rows, lambda r: r.claim).items():
-        views = []
-        for r in members:
-            total = max(r.holds + r.undecided + r.violated, 1)
-            words = _WORDS[r.counted]
-            counts = [f"{n} {w}" for n, w in zip((r.holds, r.undecided, r.violated), words, strict=True)]
-            shares = [
-                (k, round(100 * n / total, 1))
-                for k, n in (("h", r.holds), ("u", r.undecided), ("v", r.violated))
-            ]
-            views.append(
-                {
-                    **{f.name: getattr(r, f.name) for f in dataclasses.fields(r)},
-                    "suite_title": TITLES.get(r.suite, r.suite),
-                    "counts": counts,
-                    "shares": shares,
-                }
-            )
-        out.append({"name": claim, "statement": CLAIMS[str(claim)], "rows": views})
-    return out
-
-
-def _suite(records: Sequence[Record], suite: str) -> dict[str, Any]:
-    cells = [c for c in of(records, Misalignment) if c.suite == suite]
-    geometry = [g for g in of(records, Geometry) if g.suite == suite]
-    training = [t for t in of(records, Training) if t.suite == suite]
-    id = re.sub(r"[^a-z0-9]+", "-", suite.lower()).strip("-")
-    covered = [c for c in cells if is_covered(c)]
-    others = [c for c in cells if not is_covered(c)]
-    by_positions = group(covered, lambda c: c.positions)
-    several = len(by_positions) > 1
-    drawn: list[Figure | None] = [
-        *(
-            figures.misalignment(
-                list(members),
-                f"{id}-frequency-{i}",
-                "Misalignment frequency against the bounds" + (f" (positions: {p})" if several else ""),
-            )
-            for i, (p, members) in enumerate(by_positions.items())
-        ),
-        figures.looseness(cells, f"{id}-looseness", "Looseness: bound divided by truth"),
-        width_figures.dimensions(geometry, f"{id}-dimensions", "Alignment dimensions against width"),
-        width_figures.misalignment_by_width(
-            cells, f"{id}-width", "Misalignment against width at fixed M and K"
-        )
-        if training
-        else None,
-    ]
-    drawn += [
-        figures.misalignment(list(members), f"{id}-other-{i}", _other(members[0]), shown=3)
-        for i, members in enumerate(group(others, lambda c: (c.protocol, c.bound_source)).values())
-    ]
-    made = [tables.training(training, id), tables.geometry(geometry, id), tables.cells(cells, id)]
-    return {
-        "id": id,
-        "title": TITLES.get(suite, suite),
-        "intro": _INTROS.get(suite, ""),
-        "figures": [_with_csv(f) for f in drawn if f is not None],
-        "tables": [
-            {"table": t, "csv": _data_uri([_flat(r) for r in t.records])} for t in made if t is not None
-        ],
-    }
-
-
-def _other(cell: Misalignment) -> str:
-    source = {"estimate": "bounds estimated from other units"}.get(
-        cell.bound_source, f"bounds from the {cell.bound_source}"
-    )
-    return f"Other protocol: {cell.protocol.replace('_', ' ')}, {source}"
-
-
-def _with_csv(f: Figure) -> dict[str, Any]:
-    return {
-        **{k: getattr(f, k) for k in ("id", "title", "caption", "panels", "more", "more_title")},
-        "csv": _data_uri(f.rows),
-    }
-
-
-def _methods(records: Sequence[Record], run: Run) -> list[dict[str, Any]]:
-    cells, geometry, training = of(records, Misalignment), of(records, Geometry), of(records, Training)
-    measured: list[Any] = [*cells, *geometry]
-    out: list[dict[str, Any]] = []
-
-    def item(name: str, entries: Iterable[str]) -> None:
-        texts = list(dict.fromkeys(e for e in entries if e))
-        if texts:
-            out.append(
-                {"name": name, "text": texts[0]} if len(texts) == 1 else {"name": name, "entries": texts}
-            )
-
-    def per_suite(text: Callable[[Any], str]) -> list[str]:
-        found = group(measured, lambda r: r.suite)
-        return [f"{TITLES.get(str(s), s)}: {_join(sorted({text(r) for r in rs}))}" for s, rs in found.items()]
-
-    item(
-        "Event",
-        [
-            "T = mean over M units · mean over K units; T ≤ 0 is misalignment, ties included. "
-            "n_{eff} = MK/(M+K+1)."
-        ],
-    )
-    item("Unit of independence", per_suite(lambda r: r.unit))
-    item("Positions", per_suite(lambda r: r.positions))
-    item("Protocols", (_PROTOCOLS.get(c.protocol, c.protocol) for c in cells))
-    item("Bounds from", (_SOURCES.get(c.bound_source, c.bound_source) for c in cells))
-    item(
-        "Intervals",
-        [
-            *(f"frequencies: {c.frequency.method}, {100 * c.frequency.confidence:.5g} % each" for c in cells),
-            *(
-                f"dimensions: {g.d_align.method}, {100 * g.d_align.confidence:g} %"
-                for g in geometry
-                if g.sample != "population"
-            ),
-            "verdicts on bounds: Holm over all cells of a row of the claim table, family-wise 5 %",
-        ],
-    )
-    item("Training", (f"{TITLES.get(t.suite, t.suite)}: {t.recipe}; data: {t.data}" for t in training))
-    item("Assumptions", (_ASSUMED.get(a, a.replace("_", " ")) for g in geometry for a in g.assumptions))
-    item(
-        "Seeds",
-        [
-            f"run seed {run.seed}; seeds in the records: "
-            + ", ".join(str(s) for s in sorted({r.seed for r in (*measured, *training)}))
-        ],
-    )
-    item(
-        "Seconds", [f"{TITLES.get(s, s)}: {_seconds(s, training, geometry, cells)}" for s in suites(records)]
-    )
-    item("Data", (f"{k}: {v}" for k, v in run.data.items()))
-    item("Versions", [", ".join(f"{k} {v}" for k, v in run.versions.items())])
-    item("Hardware", [", ".join(f"{k}: {v}" for k, v in run.hardware.items())])
-    return out
-
-
-def _seconds(suite: str, training: Iterable[Any], geometry: Iterable[Any], cells: Iterable[Any]) -> str:
-    parts = []
-    for name, rs in (("training", training), ("gradients", geometry), ("resampling", cells)):
-        mine = [r for r in rs if r.suite == suite]
-        if mine:
-            cached = sum(getattr(r, "cached", False) for r in mine)
-            total = sum(r.seconds for r in mine)
-            parts.append(
-                f"{name} {total:.0f}" + (f" ({cached} of {len(mine)} from the cache)" if cached else "")
-            )
-    return ", ".join(parts)

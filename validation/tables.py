@@ -45,6 +45,23 @@ def _confidence(measures: Sequence[Measured | None]) -> str:
     return "; ".join(f"{100 * c:.5g} % by {method}" for c, method in sorted(found))
 
 
+def _fold(
+    columns: Sequence[Column], rows: Sequence[tuple[Any, ...]]
+) -> tuple[list[Column], list[tuple[Any, ...]], str]:
+    """Columns that say the same in every row move into a sentence, so that the table fits more screens."""
+    if len(rows) < 2:
+        return list(columns), list(rows), ""
+    same = [c.kind in ("text", "number") and len({r[i] for r in rows}) == 1 for i, c in enumerate(columns)]
+    said = [
+        f"{c.title} {rows[0][i]}"
+        for i, c in enumerate(columns)
+        if same[i] and rows[0][i] not in (None, "none")
+    ]
+    kept = [i for i, s in enumerate(same) if not s]
+    text = f" In every row: {', '.join(said)}." if said else ""
+    return [columns[i] for i in kept], [tuple(r[i] for i in kept) for r in rows], text
+
+
 def _cut(n: int) -> str:
     return f" The first {_MOST} of {n} rows; the CSV file has all." if n > _MOST else ""
 
@@ -74,6 +91,8 @@ def training(records: Sequence[Training], id: str) -> Table | None:
         rows.append((*row, t.test_accuracy) if with_accuracy else tuple(row))
     note = "Held-out loss" + (" and accuracy" if with_accuracy else "") + " with intervals "
     note += f"({_confidence([m for t in records for m in (t.test_loss, t.test_accuracy)])})."
+    columns, rows, said = _fold(columns, rows)
+    note += said
     return Table(
         f"{id}-training",
         f"Training ({len(records)} networks)",
@@ -106,7 +125,7 @@ def geometry(records: Sequence[Geometry], id: str) -> Table | None:
         Column("regrouping b*", "measured"),
         Column("|μ|²", "measured"),
     )
-    rows = tuple(
+    rows: list[tuple[Any, ...]] = [
         (
             g.label,
             g.module,
@@ -124,16 +143,18 @@ def geometry(records: Sequence[Geometry], id: str) -> Table | None:
             g.m2,
         )
         for g in records[:_MOST]
-    )
+    ]
     note = "d_{align} = min(d_{par}, d_{2}); negative or missing estimates are shown as they are"
     how = _confidence([g.d_align for g in records])
     note += f"; intervals: {how}." if how else "; moments of known laws are exact."
+    shown, rows, said = _fold(columns, rows)
+    note += said
     return Table(
         f"{id}-geometry",
         f"Geometry ({len(records)} measurements)",
         note + _cut(len(records)),
-        columns,
-        rows,
+        tuple(shown),
+        tuple(rows),
         tuple(records),
         open=len(records) <= 12,
     )
@@ -185,6 +206,8 @@ def cells(records: Sequence[Misalignment], id: str) -> Table | None:
         f"Frequencies with intervals: {_confidence([c.frequency for c in records])}. The verdict is the "
         "single cell's."
     )
+    columns, rows, said = _fold(columns, rows)
+    note += said
     return Table(
         f"{id}-cells",
         f"All cells ({len(records)})",

@@ -1,0 +1,218 @@
+"""``certify measure``: gradients of a user's model, their moments and certificates."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from validation import targets
+
+
+def measure(
+    *,
+    model: str,
+    data: str | None,
+    loss: str | None,
+    at: tuple[str, ...],
+    list_: bool,
+    M: int,
+    K: int,
+    confidence: float,
+    per_module: bool,
+    tier: str,
+    bound: float | None,
+    positions: str,
+    batch_size: int,
+    length: int,
+    max_units: int | None,
+    device: str | None,
+    save: Path | None,
+    page: Path | None,
+    explain: bool,
+    as_json: bool,
+    say_json: Callable[[Any], None],
+) -> None:
+    """Measure, certify and show.
+
+    Raises
+    ------
+    ValueError, CertifyError
+        For bad options, and for everything a sweep refuses.
+    """
+    from certify.certificate import TIERS, Tier, certificate
+    from certify.sweep import collect
+
+    if tier not in TIERS or tier == "conditional":
+        offered = ", ".join(t for t in TIERS if t != "conditional")
+        raise ValueError(f"tier={tier!r}: expected one of {offered}")
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence={confidence}: expected a number between 0 and 1, such as 0.95")
+    target = targets.load(model, data, loss, batch_size=batch_size, length=length)
+    names = [name for name, _ in target.model.named_modules() if name]
+    if list_:
+        _show_modules(target.model, as_json, say_json)
+        return
+    if not at:
+        raise ValueError(
+            f"--at is missing: expected module names such as {', '.join(_examples(names))}; see --list"
+        )
+    if target.batches is None:
+        raise ValueError(
+            "--data is missing: expected held-out data, for example --data npz:FILE or text:FILE"
+        )
+    if target.loss is None:
+        raise ValueError(
+            "--loss is missing: expected classification, causal_lm, regression or python:MODULE:FUNCTION"
+        )
+    each = confidence if per_module else 1 - (1 - confidence) / len(at)
+    if device is not None:
+        target.model.to(device)
+    moments = _sweep(collect, target, at, positions, max_units, device)
+    unit, chosen = target.unit, cast(Tier, tier)
+    certificates = {
+        name: certificate(m, M=M, K=K, confidence=each, tier=chosen, bound=bound, unit=unit, module=name)
+        for name, m in moments.items()
+    }
+    saved = _save(moments, save)
+    note = _note(confidence, each, len(at))
+    if page is not None:
+        _write_page(page, certificates, model, data, note)
+    if as_json:
+        say_json(
+            {
+                "model": model,
+                "data": data,
+                "note": note,
+                "units": moments.report.units,
+                "dropped": moments.report.dropped,
+                "certificates": {k: json.loads(c.to_json()) for k, c in certificates.items()},
+                "written": [str(p) for p in [*saved, *([page] if page else [])]],
+            }
+        )
+        return
+    _show(certificates, note, explain, [*saved, *([page] if page else [])])
+
+
+def _examples(names: list[str]) -> list[str]:
+    deep = [n for n in names if n.count(".") == 1] or names
+    return deep[-3:] if deep else ["0"]
+
+
+def _note(confidence: float, each: float, modules: int) -> str:
+    if modules == 1:
+        return f"limits hold with confidence {confidence:g}"
+    if each == confidence:
+        return f"limits hold with confidence {confidence:g} for each module by itself, not for all together"
+    return f"limits of all {modules} modules hold together with confidence {confidence:g} ({each:.4g} each)"
+
+
+def _sweep(
+    collect: Callable[..., Any],
+    target: targets.Target,
+    at: tuple[str, ...],
+    positions: str,
+    max_units: int | None,
+    device: str | None,
+) -> Any:
+    from validation.console import Bars
+
+    with Bars() as bars:
+        seen = 0
+
+        def progress(done: int, total: int | None) -> None:
+            nonlocal seen
+            if seen == 0:
+                bars.start(total or 0, "Measuring gradients")
+            bars.advance(done - seen)
+            seen = done
+
+        return collect(
+            target.model,
+            target.loss,
+            target.batches,
+            at=list(at),
+            positions=positions,
+            max_units=max_units,
+            progress=progress,
+            device=device,
+        )
+
+
+def _save(moments: Mapping[str, Any], folder: Path | None) -> list[Path]:
+    if folder is None:
+        return []
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, m in moments.items():
+        path = folder / (re.sub(r"[^A-Za-z0-9_.-]+", "_", name) + ".safetensors")
+        m.save(path)
+        paths.append(path)
+    return paths
+
+
+def _show_modules(model: Any, as_json: bool, say_json: Callable[[Any], None]) -> None:
+    modules = {name: type(module).__name__ for name, module in model.named_modules() if name}
+    if as_json:
+        say_json(modules)
+        return
+    import click
+
+    for name, kind in modules.items():
+        click.echo(f"{name:<40} {kind}")
+
+
+def _show(certificates: Mapping[str, Any], note: str, explain: bool, written: list[Path]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from validation.page import number
+
+    first = next(iter(certificates.values()))
+    table = Table(
+        box=None,
+        pad_edge=False,
+        header_style="dim",
+        caption=(
+            f"n = {first.n} units ({first.unit}), positions {first.positions}, M = {first.M}, K = {first.K}; "
+            f"{note}"
+        ),
+        caption_justify="left",
+    )
+    for head in ("module", "d", "d_par", "d_2", "d_align", "B_exact", "B_align", "P(T ≤ 0) at most", "state"):
+        table.add_column(
+            head, justify="left" if head in ("module", "state") else "right", no_wrap=head == "module"
+        )
+    styles = {"certified": "green", "assumption violated": "bold red"}
+    for name, c in certificates.items():
+        table.add_row(
+            name,
+            str(c.d),
+            *(number(q.estimate) for q in (c.d_par, c.d_2, c.d_align)),
+            *(_bound(q) for q in (c.B_exact, c.B_align)),
+            number(c.upper) if c.misalignment.limit is not None else "–",
+            f"[{styles.get(c.state, 'yellow')}]{c.state}[/]",
+        )
+    console = Console(highlight=False)
+    console.print(table)
+    console.print("B: estimate, then upper limit after ≤", style="dim", markup=False)
+    if explain:
+        for c in certificates.values():
+            console.print(f"\n{c.explain()}", markup=False)
+    for path in written:
+        console.print(f"wrote {path}", markup=False, soft_wrap=True)
+
+
+def _bound(q: Any) -> str:
+    from validation.page import number
+
+    return number(q.estimate) + (f" ≤ {number(q.limit.high)}" if q.limit is not None else "")
+
+
+def _write_page(path: Path, certificates: Mapping[str, Any], model: str, data: str | None, note: str) -> None:
+    from validation.report import certificates_page
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(certificates_page(certificates, model, data or "", note), encoding="utf-8")

@@ -1,0 +1,235 @@
+"""What ``certify measure`` is pointed at: models, data and losses named on the command line."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_MODELS = "python:MODULE:FUNCTION, hf:PATH or checkpoint:FILE"
+_DATA = "python:MODULE:FUNCTION, text:FILE, images:FOLDER_OR_TAR[:SPLIT] or npz:FILE"
+_LOSSES = "classification, causal_lm, regression or python:MODULE:FUNCTION"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A model in evaluation mode, its loss and batches of held-out examples."""
+
+    model: Any
+    loss: Callable[..., Any] | None
+    batches: Any
+    unit: str
+    """What one example is, in words."""
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Slices of arrays of equal length; ``make`` turns the slices into a batch."""
+
+    arrays: tuple[Any, ...]
+    size: int
+    make: Callable[..., Any]
+
+    def __len__(self) -> int:
+        return -(-len(self.arrays[0]) // self.size)
+
+    def __iter__(self) -> Iterator[Any]:
+        for start in range(0, len(self.arrays[0]), self.size):
+            yield self.make(*(a[start : start + self.size] for a in self.arrays))
+
+
+def split_spec(option: str, spec: str, expected: str) -> tuple[str, str]:
+    """'kind:rest' in two.
+
+    >>> split_spec("--model", "hf:models/pythia", "hf:PATH")
+    ('hf', 'models/pythia')
+    """
+    kind, colon, rest = spec.partition(":")
+    if not colon or not rest:
+        raise ValueError(f"{option}={spec!r}: expected {expected}")
+    return kind, rest
+
+
+def named(option: str, rest: str) -> Any:
+    """The object MODULE:NAME, imported with the current folder on the path.
+
+    Raises
+    ------
+    ValueError
+        If the module or the name does not exist.
+    """
+    module_name, colon, name = rest.partition(":")
+    if not colon or not name:
+        raise ValueError(f"{option}=python:{rest}: expected python:MODULE:FUNCTION")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and not module_name.startswith(error.name):
+            raise
+        raise ValueError(
+            f"{option}=python:{rest}: no module {module_name!r}; run from its folder or install it"
+        ) from error
+    found = getattr(module, name, None)
+    if found is None:
+        raise ValueError(f"{option}=python:{rest}: module {module_name!r} has no {name!r}")
+    return found
+
+
+def load(model: str, data: str | None, loss: str | None, *, batch_size: int, length: int) -> Target:
+    """The target that the options describe.
+
+    Raises
+    ------
+    ValueError
+        For a specification that cannot be read, with what was expected.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size={batch_size}: expected at least 1")
+    kind, rest = split_spec("--model", model, _MODELS)
+    given_loss: Any = None
+    batches: Any = None
+    tokenizer = None
+    if kind == "python":
+        made = named("--model", rest)
+        made = made() if not _is_module(made) else made
+        if isinstance(made, tuple):
+            if len(made) != 3:
+                raise ValueError(f"--model={model}: a function may return a model or (model, loss, batches)")
+            made, given_loss, batches = made
+    elif kind == "hf":
+        made, tokenizer = _hugging_face(rest)
+    elif kind == "checkpoint":
+        from validation.models import load_resnet
+
+        made = load_resnet(rest)
+    else:
+        raise ValueError(f"--model={model!r}: expected {_MODELS}")
+    if not _is_module(made):
+        raise ValueError(f"--model={model!r}: expected a torch.nn.Module, got {type(made).__name__}")
+    usual, unit = None, "example"
+    if data is not None:
+        batches, usual, unit = _data(data, batch_size, length, tokenizer, made)
+    if loss is not None or given_loss is None:
+        given_loss = _loss(loss or usual)
+    return Target(made, given_loss, batches, unit)
+
+
+def _is_module(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.nn.Module)
+
+
+def _hugging_face(path: str) -> tuple[Any, Any]:
+    try:
+        import transformers
+    except ImportError as error:
+        raise ImportError("hf: needs transformers: pip install 'gradient-alignment[validation]'") from error
+    local = Path(path).exists()
+    try:
+        model = transformers.AutoModelForCausalLM.from_pretrained(path, local_files_only=local)
+    except OSError as error:
+        place = "" if local else " (not a folder here, and the hub could not give it)"
+        raise ValueError(f"--model=hf:{path}: no causal language model there{place}") from error
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(path, local_files_only=local)
+    except (OSError, ValueError, KeyError):
+        tokenizer = None
+    return model.eval(), tokenizer
+
+
+def _loss(name: str | None) -> Callable[..., Any] | None:
+    from certify import losses
+
+    if name is None:
+        return None
+    if name in ("classification", "causal_lm", "regression"):
+        return getattr(losses, name)
+    kind, rest = split_spec("--loss", name, _LOSSES)
+    if kind != "python":
+        raise ValueError(f"--loss={name!r}: expected {_LOSSES}")
+    return named("--loss", rest)
+
+
+def _data(spec: str, size: int, length: int, tokenizer: Any, model: Any) -> tuple[Any, str | None, str]:
+    """Batches, the loss that usually goes with them, and what one unit is."""
+    kind, rest = split_spec("--data", spec, _DATA)
+    if kind == "python":
+        made = named("--data", rest)
+        return (made() if callable(made) else made), None, "example"
+    if kind == "npz":
+        return _arrays(rest, size)
+    if kind == "images":
+        return _images(rest, size)
+    if kind == "text":
+        return _text(rest, size, length, tokenizer, model)
+    raise ValueError(f"--data={spec!r}: expected {_DATA}")
+
+
+def _arrays(path: str, size: int) -> tuple[Any, str, str]:
+    import numpy as np
+    import torch
+
+    if not Path(path).is_file():
+        raise ValueError(f"--data=npz:{path}: no such file")
+    with np.load(path, allow_pickle=False) as stored:
+        missing = [k for k in ("x", "y") if k not in stored]
+        if missing:
+            raise ValueError(
+                f"--data=npz:{path}: expected arrays x and y, found {', '.join(stored) or 'none'}"
+            )
+        x, y = stored["x"], stored["y"]
+    if len(x) != len(y) or not len(x):
+        raise ValueError(
+            f"--data=npz:{path}: x has {len(x)} examples and y {len(y)}: expected the same, at least one"
+        )
+    labels = np.issubdtype(y.dtype, np.integer)
+    first = torch.from_numpy(x.astype(np.float32) if np.issubdtype(x.dtype, np.floating) else x)
+    second = torch.from_numpy(y.astype(np.int64 if labels else np.float32))
+    usual = "classification" if labels else "regression"
+    return Batches((first, second), size, lambda a, b: (a, b)), usual, "example"
+
+
+def _images(rest: str, size: int) -> tuple[Any, str, str]:
+    from validation.data import CIFAR_MEAN, CIFAR_STD, image_tree
+
+    path, colon, split = rest.rpartition(":")
+    if not colon or Path(rest).exists():
+        path, split = rest, "test"
+    images = image_tree(path, split).normalised(CIFAR_MEAN, CIFAR_STD)
+    return Batches((images.images, images.labels), size, lambda a, b: (a, b)), "classification", "image"
+
+
+def _text(path: str, size: int, length: int, tokenizer: Any, model: Any) -> tuple[Any, str, str]:
+    import torch
+
+    if length < 2:
+        raise ValueError(f"length={length}: expected at least 2 tokens, one to predict from another")
+    if not Path(path).is_file():
+        raise ValueError(f"--data=text:{path}: no such file")
+    content = Path(path).read_bytes()
+    if tokenizer is None:
+        vocabulary = getattr(getattr(model, "config", None), "vocab_size", None)
+        if vocabulary != 256:
+            raise ValueError(
+                f"--data=text:{path}: the model has no tokenizer beside it and {vocabulary} tokens; a model "
+                "of bytes has 256; save its tokenizer in the same folder"
+            )
+        tokens = torch.frombuffer(bytearray(content), dtype=torch.uint8).long()
+    else:
+        ids = tokenizer(content.decode("utf-8", errors="replace"), add_special_tokens=False, verbose=False)
+        tokens = torch.tensor(ids["input_ids"], dtype=torch.long)
+    rows = tokens[: len(tokens) // length * length].reshape(-1, length)
+    if len(rows) < 4:
+        raise ValueError(
+            f"--data=text:{path}: {len(tokens)} tokens make {len(rows)} sequences of {length}: expected 4"
+        )
+    what = "bytes" if tokenizer is None else "tokens"
+    batches = Batches((rows,), size, lambda ids: {"input_ids": ids, "labels": ids})
+    return batches, "causal_lm", f"sequence of {length} {what}"
