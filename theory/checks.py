@@ -112,7 +112,7 @@ def _everywhere(
     return True, f"{what}: {len(cases)} cases in exact rationals, laws of dimension 1 to 3, M, K <= 3"
 
 
-def _simulated_probability(law: Any, M: int, K: int, replicates: int, seed: int) -> tuple[int, int]:
+def simulated_probability(law: Any, M: int, K: int, replicates: int, seed: int) -> tuple[int, int]:
     rng = np.random.default_rng(seed)
     events, done = 0, 0
     d = law.dimension
@@ -223,7 +223,7 @@ def bound_simulated(bound: Any, name: str) -> Finding:
     texts, good = [], True
     for law in laws:
         for M, K in ((2, 2), (8, 4)):
-            events, trials = _simulated_probability(law, M, K, 20_000, seed=11)
+            events, trials = simulated_probability(law, M, K, 20_000, seed=11)
             limit = float(bound(Moments.from_law(law), M, K))
             good &= below(events, trials, limit)
             texts.append(f"{type(law).__name__} M={M} K={K}: {events}/{trials}, bound {limit:.4f}")
@@ -276,7 +276,7 @@ def minimal_simulated() -> Finding:
         StudentTLaw(np.array([0.5, 0.5]), flat_spectrum(2), df=3),
         ParetoLaw(np.array([0.4]), np.ones(1), alpha=2.5),
     ):
-        events, trials = _simulated_probability(law, 4, 4, 40_000, seed=5)
+        events, trials = simulated_probability(law, 4, 4, 40_000, seed=5)
         limit = float(B_exact(Moments.from_law(law), 4, 4))
         good &= below(events, trials, limit) and not law.finite_fourth_moment
         texts.append(f"{type(law).__name__}: {events}/{trials} against {limit:.4f}")

@@ -67,9 +67,14 @@ __all__ = [
 
 
 class _HasMoments(Protocol):
-    m2: Any
-    a: Any
-    t: Any
+    @property
+    def m2(self) -> Any: ...
+
+    @property
+    def a(self) -> Any: ...
+
+    @property
+    def t(self) -> Any: ...
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -165,7 +170,8 @@ def route_A(
 
     with probability at least ``1 - delta_M - exp(-share^2 K Delta_R^2 / (2 B^2))``: on the first event
     ``L_pop(new) <= L_pop(old) - Delta_R - Delta_ERM + 2 eps_M`` (theorem 1 of paper 2); given the training
-    sample, the pair (new, old) is fixed and Hoeffding's inequality on the test sample costs ``share * Delta_R``.
+    sample the pair (new, old) is fixed, and Hoeffding's inequality on the test sample costs
+    ``share * Delta_R``.
 
     Parameters
     ----------

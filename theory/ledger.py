@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from theory import checks, checks_ours
+from theory import checks, checks_expansion, checks_ours
 from theory.bounds import B_align, B_exact
 from theory.claims import Claim
 
-P1, OURS = "paper 1", "this package"
+P1, P2, OURS = "paper 1", "paper 2", "this package"
 
 LEDGER: tuple[Claim, ...] = (
     Claim(
@@ -114,7 +114,137 @@ LEDGER: tuple[Claim, ...] = (
             ("simulated", checks.linear_width_simulated),
         ),
     ),
+    Claim(
+        "expansion-T2",
+        "with probability >= 1 - B_align alignment is positive; with optimisation gain and generalisation "
+        "control the expanded model strictly improves test risk",
+        P1 + ", theorem 2",
+        (
+            ("derived", lambda: checks_expansion.summed("theorem-2")),
+            ("proved", lambda: checks_expansion.core("aligned-margin", "theorem-2", "false-theorem-2")),
+            ("exact", checks_expansion.theorem_2_exact),
+            ("simulated", checks_expansion.theorem_2_simulated),
+        ),
+        "trained blocks under the fallback rule on fresh data",
+    ),
+    Claim(
+        "jumpboard-pop",
+        "h_0 = 0 keeps the old model; a negative population slope along v gives a strictly better one nearby",
+        P2 + ", population jumpboard",
+        (
+            ("derived", checks_expansion.slope_derived),
+            (
+                "proved",
+                lambda: checks_expansion.core(
+                    "jumpboard-gain",
+                    "jumpboard-strict",
+                    "zero-block",
+                    "false-jumpboard-gain",
+                    "false-jumpboard-strict",
+                ),
+            ),
+            ("simulated", lambda: checks_expansion.jumpboard_simulated(1000, "a population")),
+        ),
+        "steps along -mu on held-out units",
+    ),
+    Claim(
+        "jumpboard-train",
+        "the same for the training risk along -mu_M",
+        P2 + ", training jumpboard",
+        (
+            ("derived", checks_expansion.slope_derived),
+            (
+                "proved",
+                lambda: checks_expansion.core("jumpboard-gain", "jumpboard-strict", "false-jumpboard-strict"),
+            ),
+            ("simulated", lambda: checks_expansion.jumpboard_simulated(20, "a training set")),
+        ),
+        "steps along -mu_M on the training units",
+    ),
+    Claim(
+        "route-A",
+        "L_test(new) <= L_test(old) - Delta_R/2 - Delta_ERM + 2 eps_M with probability >= 1 - delta_M - "
+        "exp(-K Delta_R^2/(8 B^2))",
+        P2 + ", theorems 1 and 2",
+        (
+            ("derived", lambda: checks_expansion.summed("route-A")),
+            (
+                "proved",
+                lambda: checks_expansion.core(
+                    "route-A-population",
+                    "route-A",
+                    "route-A-strict",
+                    "false-route-A-once",
+                    "false-route-A-margin",
+                    "false-route-A-selection",
+                ),
+            ),
+            ("exact", checks_expansion.route_A_exact),
+            ("simulated", checks_expansion.route_A_simulated),
+        ),
+    ),
+    Claim(
+        "route-B",
+        "L_test(new) <= L_test(old) - Delta_test - Delta_ERM + 2 (eps_M + eps_K) with probability >= "
+        "1 - delta_M - delta_K",
+        P2 + ", theorem 3",
+        (
+            ("derived", lambda: checks_expansion.summed("route-B")),
+            (
+                "proved",
+                lambda: checks_expansion.core(
+                    "route-B", "route-B-strict", "false-route-B-once", "false-route-B-train-only"
+                ),
+            ),
+            ("exact", checks_expansion.route_B_exact),
+            ("simulated", checks_expansion.route_B_simulated),
+        ),
+    ),
+    Claim(
+        "deepest",
+        "when the first-order signal vanishes, more depth gives no strict first-order gain",
+        P2 + ", deepest-model regime",
+        (
+            ("derived", checks_expansion.slope_derived),
+            ("proved", lambda: checks_expansion.core("deepest", "false-deepest")),
+            ("simulated", checks_expansion.deepest_simulated),
+        ),
+        "signal norm against depth",
+    ),
+    Claim(
+        "power-law",
+        "under an assumed power-law decay of the signal the remaining gain is a power law in depth",
+        P2 + ", appendix M",
+        (
+            ("derived", checks_expansion.power_law_derived),
+            ("simulated", checks_expansion.power_law_simulated),
+        ),
+    ),
     Claim("width-up", "d_align grows with width", P1, (), "trend of log d_align on log width over seeds"),
+    Claim(
+        "misalign-down",
+        "misalignment falls with width at fixed M, K, and with M and K at fixed width",
+        P1,
+        (("simulated", checks_expansion.misalign_down_simulated),),
+        "frequencies against width, M and K",
+    ),
+    Claim(
+        "follow",
+        "B_exact and B_align bound the empirical frequency; B_align is the looser one-number summary",
+        P1,
+        (("simulated", checks_expansion.follow_simulated),),
+        "bounds beside frequencies in every cell",
+    ),
+    Claim(
+        "intervention",
+        "a step -alpha mu_M of a zero-initialised residual parameter changes held-out loss by about -alpha T",
+        P1,
+        (),
+        "observed over predicted change",
+    ),
+    Claim("near-diagonal", "the gradient covariance is nearly diagonal", P2, (), "off-diagonal energy share"),
+    Claim("signal-decay", "the signal's size falls with depth", P2, (), "signal norm against depth"),
+    Claim("joint-scaling", "depth without width gives non-monotone test loss", P2, (), "depth x width grid"),
     Claim(
         "regroup",
         "averaging b units: d_par x b, d_2 x b^2; B_align at b* = d_par/d_2 equals B_exact",

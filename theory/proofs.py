@@ -335,40 +335,41 @@ def prove(
     True
     """
     start = time.perf_counter()
+    status, model = _ask_solver(implication, timeout)
+    if model is not None and not implication.holds_at(model):
+        return CounterModel(implication, model, time.perf_counter() - start)
     certificates = find_certificate(implication, degree)
-    methods = ["algebraic certificate"] if certificates else []
+    if certificates and status == "sat":
+        raise RuntimeError(f"{implication.name}: certificate and solver disagree; please report this")
+    methods = ["algebraic certificate"] * bool(certificates) + ["z3 unsat"] * (status == "unsat")
+    seconds = time.perf_counter() - start
+    if methods:
+        return Proof(implication, tuple(methods), certificates, seconds)
+    reason = {
+        "missing": "pip install 'gradient-alignment[proofs]' for the solver z3",
+        "sat": "the solver's model is irrational and did not survive rounding",
+        "unknown": "z3 unknown",
+    }[status]
+    return Undecided(implication, f"no certificate up to degree {degree}; {reason}", seconds)
+
+
+def _ask_solver(implication: Implication, timeout: float) -> tuple[str, dict[str, Fraction] | None]:
+    """Status of the negation (``missing`` without z3), and a rational model if it is satisfiable."""
     try:
         import z3
     except ImportError:
-        seconds = time.perf_counter() - start
-        if methods:
-            return Proof(implication, tuple(methods), certificates, seconds)
-        return Undecided(
-            implication, "no algebraic certificate; pip install 'gradient-alignment[proofs]' for z3", seconds
-        )
+        return "missing", None
     variables = {s: z3.Real(str(s)) for s in implication.symbols}
     solver = z3.Solver()
     solver.set("timeout", int(1000 * timeout))
     for h in implication.hypotheses:
         solver.add(_z3_relation(h, variables))
     solver.add(z3.Not(_z3_relation(implication.conclusion, variables)))
-    status = solver.check()
-    seconds = time.perf_counter() - start
-    if status == z3.unsat:
-        return Proof(implication, (*methods, "z3 unsat"), certificates, seconds)
-    if status == z3.sat:
-        if methods:
-            raise RuntimeError(f"{implication.name}: certificate and solver disagree; please report this")
-        model = solver.model()
-        values = {str(s): _as_fraction(model.eval(v, model_completion=True)) for s, v in variables.items()}
-        if not implication.holds_at(values):
-            return CounterModel(implication, values, seconds)
-        return Undecided(
-            implication, "the solver's model is irrational and did not survive rounding", seconds
-        )
-    if methods:
-        return Proof(implication, tuple(methods), certificates, seconds)
-    return Undecided(implication, f"no certificate up to degree {degree}, z3 unknown", seconds)
+    status = str(solver.check())
+    if status != "sat":
+        return status, None
+    model = solver.model()
+    return status, {str(s): _as_fraction(model.eval(v, model_completion=True)) for s, v in variables.items()}
 
 
 # --- The published inequalities, without divisions ---
