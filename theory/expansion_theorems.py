@@ -8,13 +8,15 @@ adds up appear as hypotheses.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import sympy as sp
 
 from theory.proofs import Implication
 
-__all__ = ["FALSE_VARIANTS", "THEOREMS"]
+__all__ = ["FALSE_VARIANTS", "FORMULAS", "THEOREMS", "Formula"]
 
 
 def _real(names: str) -> Any:
@@ -188,3 +190,32 @@ FALSE_VARIANTS: tuple[Implication, ...] = (
         _jump >= _old,
     ),
 )
+
+
+@dataclass(frozen=True)
+class Formula:
+    """Guaranteed change of the test risk and failure probability, in named symbols."""
+
+    change: sp.Expr
+    failure: sp.Expr
+    source: str
+
+
+_delta_M, _delta_K, _B, _K, _share, _a, _t, _M = _real("delta_M delta_K B K share a t M")
+_V = ((_M + _K) * _a + _t) / (_M * _K)
+_DIRECT = -_test - _erm + 2 * (_eps_M + _eps_K)
+
+FORMULAS: Mapping[str, Formula] = {
+    "A": Formula(
+        -(1 - _share) * _margin - _erm + 2 * _eps_M,
+        _delta_M + sp.exp(-(_share**2) * _K * _margin**2 / (2 * _B**2)),
+        "paper 2, theorem 2, with share = 1/2",
+    ),
+    "B": Formula(_DIRECT, _delta_M + _delta_K, "paper 2, theorem 3"),
+    "theorem 2": Formula(
+        _DIRECT.subs(_test, _eta * (1 - _slack) * _m2 - _beta * _eta**2 * _norm / 2),
+        _V / (_V + _slack**2 * _m2**2) + _delta_M + _delta_K,
+        "paper 1, theorem 2, with B_exact; slack = 1 in the paper",
+    ),
+}
+"""What the functions of `theory.expansion` evaluate."""

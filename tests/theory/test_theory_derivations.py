@@ -202,8 +202,8 @@ def test_gaussian_moments_match_the_cumulants_of_the_quadratic_form(m, k):
     Sigma, mu = B @ B.T, rng.normal(size=4)
     k1, k2, k3, k4 = form_cumulants(mu, Sigma, m, k)
     got = d.gaussian_central_moments(mu, Sigma, m, k)
-    assert got.M == m
-    assert got.K == k
+    assert m == got.M
+    assert k == got.K
     assert [got.mean, got.variance, got.third, got.fourth] == pytest.approx(
         [k1, k2, k3, k4 + 3 * k2**2], rel=1e-10
     )
