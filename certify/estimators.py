@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -345,10 +345,10 @@ def rescale(value: float, exponent: int) -> float:
 
 @dataclass(frozen=True)
 class PlugIn:
-    """Plug-in numbers: the sample's own mean and covariance (divisor n) put into the formulas.
+    """Plug-in numbers: the sample's own mean and covariance put into the formulas.
 
-    They are the *population* numbers of drawing with replacement from the sample, and biased as estimates of
-    the law behind it: m2 by tr(Sigma)/n and tr Sigma^2 by about (tr Sigma)^2/n upwards.
+    With divisor n they are the *population* numbers of drawing with replacement from the sample. As estimates
+    of the law behind it they are biased: m2 by tr(Sigma)/n and tr Sigma^2 by about (tr Sigma)^2/n upwards.
     """
 
     n: int
@@ -370,7 +370,7 @@ class PlugIn:
         return alignment_bound(self.m2**2, self.mu_sigma_mu, self.tr_sigma2, M, K)
 
 
-def plug_in(moments: Any) -> PlugIn:
+def plug_in(moments: Any, *, divisor: Literal["n", "n-1"] = "n") -> PlugIn:
     r"""Plug-in numbers of a sample, for comparison and for resampling experiments; biased as estimates.
 
     .. math::
@@ -380,11 +380,13 @@ def plug_in(moments: Any) -> PlugIn:
     Parameters
     ----------
     moments : GradientMoments, or an array (n, d).
+    divisor : "n" for the population of draws with replacement; "n-1" for the usual sample covariance, with
+        which 1/d_par is n theta^2 of the inner-product test.
 
     Raises
     ------
     ValueError
-        If there are no units.
+        If there are no units, or one unit and divisor "n-1", or the divisor is something else.
 
     Notes
     -----
@@ -397,7 +399,9 @@ def plug_in(moments: Any) -> PlugIn:
     """
     if not isinstance(moments, GradientMoments):
         moments = GradientMoments.from_array(moments)
-    require_units(moments.n, 1)
+    if divisor not in ("n", "n-1"):
+        raise ValueError(f"divisor={divisor!r}: expected 'n' or 'n-1'")
+    require_units(moments.n, 1 if divisor == "n" else 2)
     sums, e = moments.sums()
     x = Sums(*(sum(column) / len(sums) for column in zip(*sums, strict=True)))
     n = moments.n
@@ -407,6 +411,9 @@ def plug_in(moments: Any) -> PlugIn:
     a = (x.H2 + 2 * ccs / n + scs / n**2 - (x.H1 + ss / n) ** 2 / n) / n
     t = (x.F2 + x.P4 - 2 * scs / n + ss * ss / n**2) / n**2
     trace = (x.P2 - ss / n) / n
+    if divisor == "n-1":
+        up = n / (n - 1)
+        a, t, trace = up * a, up * up * t, up * trace
     if trace <= NO_SPREAD * m2:
         a = t = trace = 0.0
     d_par, d_2 = ratio(m2**2, a), ratio(m2**2, t)
