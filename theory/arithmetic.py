@@ -90,13 +90,17 @@ def convert(values: Iterable[Any], kind: Kind) -> list[Any]:
         return [_to_float(value) for value in items]
     if kind == "array":
         arrays = [value for value in items if _kind(value) == "array"]
-        xp, where = array_namespace(*arrays), device(arrays[0])
-        return [
-            xp.astype(value, xp.float64)
-            if _kind(value) == "array"
-            else xp.asarray(_to_float(value), dtype=xp.float64, device=where)
-            for value in items
-        ]
+        guests = [value for value in arrays if package(value) != "numpy"] or arrays  # NumPy yields to torch
+        xp, where = array_namespace(*guests), device(guests[0])
+
+        def one(value: Any) -> Any:
+            if _kind(value) != "array":
+                return xp.asarray(_to_float(value), dtype=xp.float64, device=where)
+            if package(value) == package(guests[0]):
+                return xp.astype(value, xp.float64)
+            return xp.asarray(value, dtype=xp.float64, device=where)
+
+        return [one(value) for value in items]
     like = next(value for value in items if _kind(value) == "opaque")
     return [_lift(value, package(like)) for value in items]
 
@@ -184,6 +188,9 @@ def ratio(numerator: Any, denominator: Any, at_zero: int) -> Any:
     kind = kind_of((numerator, denominator))
     numerator, denominator = convert((numerator, denominator), kind)
     if kind == "opaque":
+        if package(denominator) == "sympy" and denominator.is_zero:
+            sympy = importlib.import_module("sympy")
+            return sympy.Integer(at_zero) if numerator.is_zero else sympy.oo
         return numerator / denominator
     if kind == "array":
         xp = array_namespace(numerator, denominator)

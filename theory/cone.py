@@ -378,24 +378,6 @@ def _spot_checks(bound: Bound) -> Iterator[bool]:
             yield bool(value != value or value >= B_exact(moments, M, K))
 
 
-@dataclass(frozen=True)
-class _MeanZero:
-    """What a formula sees when mu = 0: no signal, so that all dimensions are 0."""
-
-    t: int
-    m2: int = 0
-    a: int = 0
-    d_par: int = 0
-    d_2: int = 0
-    d_align: int = 0
-
-    def rescaled(self) -> tuple[int, int, int]:
-        return self.m2, self.a, self.t
-
-    def variance(self, M: Any, K: Any) -> Any:
-        return self.t / (M * K)
-
-
 def _mean_zero_is_covered(bound: Bound, M: Any, K: Any) -> bool:
     """For mu = 0 P may be 1: the formula must be >= 1 there for all M, K, unless the bound excludes mu = 0.
 
@@ -405,10 +387,12 @@ def _mean_zero_is_covered(bound: Bound, M: Any, K: Any) -> bool:
 
     if Assumption.NONZERO_MEAN in bound.assumptions:
         return True
+    numbers = [sp.Integer(0), sp.Integer(0)]
     for t in (0, 1):
-        value = sp.simplify(sp.sympify(_with_generic_builtins(bound.formula)(_MeanZero(t), M, K)))
-        if value.has(sp.nan, sp.zoo, sp.oo):
-            continue  # infinite or undefined: no claim
-        if not (value.is_number and value >= 1):
+        moments = Moments(*numbers, sp.Integer(t))
+        value = sp.simplify(sp.sympify(_with_generic_builtins(bound.formula)(moments, M, K)))
+        if value.has(sp.nan, sp.zoo):
+            continue  # undefined: no claim
+        if not (value.is_extended_real and (value >= 1) == sp.true):
             return False
     return True

@@ -22,19 +22,21 @@ from theory.moments import Moments
 
 Atoms = tuple[tuple[int, ...], ...]
 Weights = tuple[int, ...]
+Grid = tuple[Weights, ...]
 
 _LARGEST_TABLE = 300_000  # entries of the table of sign(T) over pairs of multisets
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A law with integer atoms and weights, sample sizes, and the float ratio P/B."""
+    """A law with integer atoms and weights, sample sizes, and floats: the ratio P/B, and P."""
 
     atoms: Atoms
     weights: Weights
     M: int
     K: int
     ratio: float
+    P: float
     family: str
     scale: Fraction = Fraction(1)
 
@@ -89,18 +91,21 @@ def probabilities(atoms: Atoms, weights: np.ndarray, M: int, K: int) -> np.ndarr
     return np.einsum("gi,gi->g", left @ table, left if K == M else mass(K))
 
 
-def scalars(atoms: Atoms, weights: np.ndarray) -> Moments:
-    """Moments of each row of weights, as arrays of shape (g,)."""
+@functools.lru_cache(maxsize=4096)
+def _scalars(atoms: Atoms, weights: Grid) -> tuple[np.ndarray, np.ndarray]:
+    """Normalised weights (g, s), and m2, a, t stacked (3, g)."""
+    rows = np.asarray(weights, dtype=np.float64)
+    rows /= rows.sum(axis=1, keepdims=True)
     points = np.asarray(atoms, dtype=np.float64)
     gram = points @ points.T
-    along = weights @ gram  # mu^T x_i
-    m2 = np.sum(along * weights, axis=1)
+    along = rows @ gram  # mu^T x_i
+    m2 = np.sum(along * rows, axis=1)
     centred = along - m2[:, None]
-    a = np.sum(weights * centred**2, axis=1)
+    a = np.sum(rows * centred**2, axis=1)
     inner = gram[None] - along[:, :, None] - along[:, None, :] + m2[:, None, None]
-    t = np.einsum("gi,gj,gij->g", weights, weights, inner**2)
+    t = np.einsum("gi,gj,gij->g", rows, rows, inner**2)
     m2 = np.maximum(m2, 0.0)
-    return Moments(m2, np.minimum(a, m2 * np.sqrt(t)), t)
+    return rows, np.stack([m2, np.minimum(a, m2 * np.sqrt(t)), t])
 
 
 def values(bound: Bound, moments: Moments, M: int, K: int) -> np.ndarray:
@@ -112,7 +117,7 @@ def values(bound: Bound, moments: Moments, M: int, K: int) -> np.ndarray:
         try:
             result = np.asarray(bound(moments, M, K), dtype=np.float64)
             return np.broadcast_to(result, moments.m2.shape)
-        except (TypeError, ValueError, AttributeError):
+        except (TypeError, ValueError, AttributeError, ArithmeticError):
             rows = zip(moments.m2, moments.a, moments.t, strict=True)
             return np.asarray([_value(bound, row, M, K) for row in rows])
 
@@ -126,51 +131,63 @@ def _value(bound: Bound, row: Iterable[Any], M: int, K: int) -> float:
 
 def evaluate(
     bound: Bound,
-    atoms: Atoms,
-    weights: list[Weights],
+    supports: Iterable[tuple[str, Atoms, Grid]],
     M: int,
     K: int,
     *,
-    family: str,
     nonzero_mean: bool,
     scale: Fraction = Fraction(1),
-) -> list[Candidate]:
-    """The best candidates on one support, best first (at most three)."""
-    rows = np.asarray(weights, dtype=np.float64)
-    rows /= rows.sum(axis=1, keepdims=True)
-    moments = scalars(atoms, rows)
-    if scale != 1:
-        c = float(scale) ** 2
-        moments = Moments(moments.m2 * c, moments.a * c * c, moments.t * c * c)
-    P, B = probabilities(atoms, rows, M, K), values(bound, moments, M, K)
+) -> list[list[Candidate]]:
+    """For each support (family, atoms, grid of weights) its best candidates, best first, at most three.
+
+    The bound is evaluated once, on the moments of all supports together.
+    """
+    chosen = [support for support in supports if fits(len(support[1]), M, K)]
+    if not chosen:
+        return []
+    rows = [_scalars(atoms, weights) for _, atoms, weights in chosen]
+    m2, a, t = np.concatenate([moments for _, moments in rows], axis=1)
+    c = float(scale) ** 2
+    B = values(bound, Moments(m2 * c, a * c * c, t * c * c), M, K)
+    P = np.concatenate(
+        [probabilities(atoms, w, M, K) for (_, atoms, _), (w, _) in zip(chosen, rows, strict=True)]
+    )
     with np.errstate(all="ignore"):
         ratio = np.where(P > 0, P / np.maximum(B, 1e-300), np.where(B < 0, np.inf, 0.0))
-    ratio[np.isnan(B) | (nonzero_mean & (moments.m2 <= 1e-12 * np.sqrt(moments.t)))] = -1.0
-    best = np.argsort(-ratio, kind="stable")[:3]
-    return [Candidate(atoms, weights[i], M, K, float(ratio[i]), family, scale) for i in best if ratio[i] >= 0]
+    ratio[np.isnan(B) | (nonzero_mean & (m2 <= 1e-12 * np.sqrt(t)))] = -1.0
+    result, start = [], 0
+    for family, atoms, weights in chosen:
+        first, start = start, start + len(weights)
+        part = ratio[first:start]
+        best = [i for i in np.argsort(-part, kind="stable")[:3] if part[i] >= 0]
+        result.append(
+            [
+                Candidate(atoms, weights[i], M, K, float(part[i]), float(P[first + i]), family, scale)
+                for i in best
+            ]
+        )
+    return result
 
 
 # Weights of two atoms: simple ones first, so that the first refutation found is already simple.
-_ODDS = (1, 2, 3, 4, 5, 7, 9, 12, 19, 30, 49, 99, 199, 499, 999, 9_999, 99_999)
-TWO: list[Weights] = [(1, 1)] + [w for n in _ODDS[1:] for w in ((n, 1), (1, n))] + [(2, 3), (3, 2)]
-THREE: list[Weights] = list(
-    dict.fromkeys(
-        tuple(x // math.gcd(*w) for x in w)  # type: ignore[misc]
-        for w in product((1, 2, 6, 30, 200, 1000), repeat=3)
-    )
+_ODDS = (1, 2, 3, 4, 5, 7, 9, 12, 19, 30, 49, 69, 99, 149, 199, 299, 399, 599, 799, 1199, 1999, 9_999, 99_999)
+TWO: Grid = ((1, 1), *(w for n in _ODDS[1:] for w in ((n, 1), (1, n))), (2, 3), (3, 2))
+THREE: Grid = tuple(
+    dict.fromkeys(tuple(x // math.gcd(*w) for x in w) for w in product((1, 2, 6, 30, 200, 1000), repeat=3))
 )
-FOUR: list[Weights] = [w for w in product((1, 4, 40), repeat=4) if math.gcd(*w) == 1]
+FOUR: Grid = tuple(w for w in product((1, 4, 40), repeat=4) if math.gcd(*w) == 1)
 
 
-def families(M: int, K: int) -> Iterator[tuple[str, Atoms, list[Weights]]]:
+def families(M: int, K: int) -> Iterator[tuple[str, Atoms, Grid]]:
     """Structured supports with their weight grids, simplest first.
 
     Two atoms on the line, {0, c} and {1, -j} with j around M - 1 and K - 1; three atoms (sign-symmetric,
-    mixtures with a far atom); one mean direction with sign-symmetric noise across it; orthogonal and sparse atoms;
+    mixtures with a far atom); one mean direction with sign-symmetric noise across it;
+    orthogonal and sparse atoms;
     rank-one noise; pairs in the plane.
     """
-    yield "point mass", ((1,),), [(1,)]
-    yield "point mass at 0", ((0,),), [(1,)]
+    yield "point mass", ((1,),), ((1,),)
+    yield "point mass at 0", ((0,),), ((1,),)
     yield "{0, c}", ((0,), (1,)), TWO
     far = sorted({1, 2, 3, M - 1, M, K - 1, K, 2 * M, 2 * K, 100} - {0, -1})
     for j in far:
@@ -178,6 +195,9 @@ def families(M: int, K: int) -> Iterator[tuple[str, Atoms, list[Weights]]]:
     for j in (2, 3, M + 1, K + 1):
         yield "{1, -1/j}", ((j,), (-1,)), TWO
     yield "far atom", ((1,), (10,)), TWO
+    for n in sorted({M, K}):  # noise across the mean, carried by the rare far atom alone
+        for r in sorted({1, 2, n // 2 + 1, n - 1, n, n + n // 2, 2 * n, 3 * n} - {0}):
+            yield "far atom across", ((1, 0), (1 - n, r)), TWO
     for r in (1, 2, 3):  # mean 1 along e1, noise +-r across it: a = 0
         yield "noise across the mean", ((1, r), (1, -r)), TWO
         yield "noise across the mean", ((1, 0), (1, r), (1, -r)), THREE
@@ -196,7 +216,7 @@ def families(M: int, K: int) -> Iterator[tuple[str, Atoms, list[Weights]]]:
 
 
 @functools.lru_cache(maxsize=1)
-def _planar() -> tuple[tuple[str, Atoms, list[Weights]], ...]:
+def _planar() -> tuple[tuple[str, Atoms, Grid], ...]:
     """Pairs of vectors in the plane up to rotation, reflection and scale: one per Gram matrix."""
     seen: dict[tuple[int, int, int], Atoms] = {}
     grid = list(product(range(-3, 4), repeat=2))
@@ -213,7 +233,7 @@ def _planar() -> tuple[tuple[str, Atoms, list[Weights]], ...]:
     return tuple(("pairs in the plane", atoms, TWO) for atoms in seen.values())
 
 
-def neighbours(candidate: Candidate, rng: np.random.Generator) -> Iterator[tuple[Atoms, list[Weights]]]:
+def neighbours(candidate: Candidate, rng: np.random.Generator) -> Iterator[tuple[Atoms, Grid]]:
     """Supports one integer step away, each with weights near the present ones; one random jump."""
     s, d = len(candidate.atoms), len(candidate.atoms[0])
     near = _near(candidate.weights)
@@ -229,7 +249,7 @@ def neighbours(candidate: Candidate, rng: np.random.Generator) -> Iterator[tuple
         yield tuple(tuple(int(x + rng.integers(-1, 2)) for x in atom) for atom in doubled), near
 
 
-def _near(weights: Weights) -> list[Weights]:
+def _near(weights: Weights) -> Grid:
     found: dict[Weights, None] = {weights: None}
     for i in range(len(weights)):
         for factor in (0.5, 0.8, 0.93, 0.98, 1.02, 1.07, 1.25, 2.0):
@@ -237,9 +257,9 @@ def _near(weights: Weights) -> list[Weights]:
             row = [w * scale for w in weights]
             row[i] = max(1, round(row[i] * factor))
             shrink = math.gcd(*row)
-            if sum(row) // shrink < 10**9:
+            if sum(row) // shrink < 10**6:  # rarer atoms add digits, not insight
                 found[tuple(w // shrink for w in row)] = None
-    return list(found)
+    return tuple(found)
 
 
 def climb(
@@ -248,22 +268,20 @@ def climb(
     """Greedy ascent of P/B over integer atoms and weights; yields every improvement."""
     best = start
     for _ in range(steps):
-        improved = False
-        for atoms, weights in neighbours(best, rng):
-            if len(set(atoms)) < len(atoms):
-                continue
-            found = evaluate(
-                bound,
-                atoms,
-                weights,
-                best.M,
-                best.K,
-                family=start.family,
-                nonzero_mean=nonzero_mean,
-                scale=start.scale,
+        supports = [
+            (start.family, atoms, weights)
+            for atoms, weights in neighbours(best, rng)
+            if len(set(atoms)) == len(atoms)
+        ]
+        found = [
+            c
+            for group in evaluate(
+                bound, supports, best.M, best.K, nonzero_mean=nonzero_mean, scale=start.scale
             )
-            if found and found[0].ratio > best.ratio * (1 + 1e-9):
-                best, improved = found[0], True
-                yield best
-        if not improved:
+            for c in group[:1]
+        ]
+        top = max(found, key=lambda c: c.ratio, default=best)
+        if top.ratio <= best.ratio * (1 + 1e-9):
             return
+        best = top
+        yield best

@@ -131,7 +131,7 @@ def _weights(weights: tuple[Fraction, ...]) -> Iterator[list[Fraction]]:
                 yield [Fraction(x, n) for x in (*row, n - sum(row))]
     for n in sorted({*range(9, 33), 40, 50, 64, 100, 200, 500, 1000, 10_000}):
         if n < common:
-            row = [max(1, round(w * n)) for w in weights]
-            row[row.index(max(row))] += n - sum(row)
-            if min(row) >= 1:
-                yield [Fraction(x, n) for x in row]
+            near = [max(1, round(w * n)) for w in weights]
+            near[near.index(max(near))] += n - sum(near)
+            if min(near) >= 1:
+                yield [Fraction(x, n) for x in near]

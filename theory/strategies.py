@@ -355,7 +355,7 @@ def scenarios(
     Parameters
     ----------
     bound
-        Restricts the sample sizes to those it is claimed for; excludes mean zero if it assumes a nonzero mean.
+        Restricts the sample sizes to those claimed; excludes mean zero if it assumes a nonzero mean.
     min_size, max_size, max_atoms, max_dimension
         Inclusive limits.
     """

@@ -118,16 +118,17 @@ class Refuted:
     @property
     def snippet(self) -> str:
         """Two lines that check the counterexample, given the bound under its name."""
+        name = self.name if self.name.isidentifier() else "bound"
         if not isinstance(self.law, FiniteLaw):
             return (
                 "from math import exp; from numpy import array; from theory import Moments, exact, laws\n"
                 f"law = laws.{self.law!r}; assert exp(exact.gaussian_log_probability(law.mu, law.Sigma, "
-                f"{self.M}, {self.K})) > {self.name}(Moments.from_law(law), {self.M}, {self.K})"
+                f"{self.M}, {self.K})) > {name}(Moments.from_law(law), {self.M}, {self.K})"
             )
         return (
             "from theory import FiniteLaw, Moments, exact; P = exact.finite_support_probability\n"
             f"law = {self.law!r}; assert P(law, {self.M}, {self.K}) > "
-            f"{self.name}(Moments.from_law(law), {self.M}, {self.K})"
+            f"{name}(Moments.from_law(law), {self.M}, {self.K})"
         )
 
     def __str__(self) -> str:
@@ -250,10 +251,10 @@ def falsify(
     Claim under test: P(T <= 0) <= bound(moments, M, K) for every law with finite second moments that meets
     the bound's assumptions and for all (M, K) of its domain.
 
-    In order: structured families with grids of weights; a proof that the bound dominates Cantelli's (which
-    ends the search); ascent of P/B over integer atoms and weights from the best laws found; random laws from
-    ``theory.strategies`` with hypothesis's ``target``.  Violations are decided in exact rationals, then shrunk
-    to few atoms, small integers, small M, K and d.
+    In order: structured families with grids of weights at two pairs (M, K); a proof that the bound dominates
+    Cantelli's, which ends the search; the families at further pairs; ascent of P/B over integer atoms and
+    weights from the best laws found; random laws from ``theory.strategies`` with hypothesis's ``target``.
+    Violations are decided in exact rationals, then shrunk: few atoms, small integers, small M, K and d.
 
     Parameters
     ----------
@@ -305,12 +306,12 @@ def falsify(
         from theory.gaussian_search import gaussian_laws
 
         return hunt.gaussian(gaussian_laws(seed))
-    found = hunt.structured()
+    found = hunt.structured(hunt.sizes[:2])
     if found is None:
         certificate = prove_dominates_cantelli(bound)
         if certificate is not None:
             return Proved(bound.name, certificate)
-        found = hunt.ascent() or hunt.random(examples)
+        found = hunt.structured(hunt.sizes[2:]) or hunt.ascent() or hunt.random(examples)
     if found is None:
         return Unrefuted(bound.name, hunt.coverage(), hunt.worst())
     small = shrink(bound, found)
@@ -337,29 +338,22 @@ class _Hunt:
         self.complete = False
         return True
 
-    def structured(self) -> WorstCase | None:
+    def structured(self, pairs: list[tuple[int, int]]) -> WorstCase | None:
         scales = (
             (Fraction(1),)
             if self._scale_free()
             else tuple(map(Fraction, ("1", "10", "1/10", "100", "1/100")))
         )
-        for M, K in self.sizes:
-            for family, atoms, weights in search.families(M, K):
-                if not search.fits(len(atoms), M, K):
-                    continue
-                for scale in scales:
-                    if self.late():
-                        return None
-                    found = search.evaluate(
-                        self.bound,
-                        atoms,
-                        weights,
-                        M,
-                        K,
-                        family=family,
-                        nonzero_mean=self.nonzero_mean,
-                        scale=scale,
-                    )
+        for M, K in pairs:
+            families = list(search.families(M, K))
+            for scale in scales:
+                if self.late():
+                    return None
+                groups = search.evaluate(
+                    self.bound, families, M, K, nonzero_mean=self.nonzero_mean, scale=scale
+                )
+                for found in filter(None, groups):
+                    family = found[0].family
                     self.supports[family] = self.supports.get(family, 0) + 1
                     broken = self._first_violation(found)
                     if broken is not None:
@@ -386,9 +380,12 @@ class _Hunt:
         return None
 
     def _leaders(self) -> list[search.Candidate]:
-        """The best candidates, one per family and sample sizes, so that none crowds out the rest."""
+        """The best candidates, one per family and sample sizes, so that none crowds out the rest.
+
+        Near P = 1 every bound is nearly attained and nothing is learnt: such candidates come last.
+        """
         kept: dict[tuple[str, int, int], search.Candidate] = {}
-        for candidate in sorted(self.best, key=lambda c: -c.ratio):
+        for candidate in sorted(self.best, key=lambda c: (c.P >= 0.95, -c.ratio)):
             kept.setdefault((candidate.family, candidate.M, candidate.K), candidate)
         return list(kept.values())[:60]
 
@@ -421,12 +418,12 @@ class _Hunt:
         from theory.exact import gaussian_log_probability
 
         worst: WorstCase | None = None
-        for family, law in laws:
-            self.supports[family] = self.supports.get(family, 0) + 1
-            for M, K in self.sizes:
+        tried = [(family, law, Moments.from_law(law)) for family, law in laws]
+        for M, K in self.sizes:
+            for family, law, moments in tried:
                 if self.late():
                     return Unrefuted(self.bound.name, self.coverage(), worst)
-                moments = Moments.from_law(law)
+                self.supports[family] = self.supports.get(family, 0) + 1
                 B = _value(self.bound, moments, M, K)
                 if B is None:
                     continue
@@ -471,12 +468,19 @@ def largest_ratio(
     starts
         Number of ascents from the best structured laws.
 
+    Raises
+    ------
+    ValueError
+        If at_most <= 0.
+
     Examples
     --------
     >>> largest_ratio(1, 1, at_most=Fraction(1, 2)).ratio
     1.0
     """
     limit = Fraction(at_most)
+    if limit <= 0:
+        raise ValueError(f"at_most={at_most}: expected a value > 0 (a bound is 0 only where P is)")
 
     def restricted(
         m: Any, M: Any, K: Any
@@ -495,13 +499,12 @@ def largest_ratio(
             if candidate.family not in best or candidate.ratio > best[candidate.family].ratio:
                 best[candidate.family] = candidate
 
-    for family, atoms, weights in search.families(M, K):
-        if search.fits(len(atoms), M, K):
-            keep(search.evaluate(hunted, atoms, weights, M, K, family=family, nonzero_mean=True))
+    for group in search.evaluate(hunted, search.families(M, K), M, K, nonzero_mean=True):
+        keep(group)
     for start in sorted(best.values(), key=lambda c: -c.ratio)[:starts]:
         keep(list(search.climb(hunted, start, rng, steps=40, nonzero_mean=True)))
     for candidate in sorted(best.values(), key=lambda c: -c.ratio):
         case = decide(hunted, candidate.law(), M, K)
         if case is not None and math.isfinite(float(case.B)):
             return case
-    raise ValueError(f"at_most={at_most}: no structured law at M={M}, K={K} has a bound that small; raise it")
+    raise ValueError(f"at_most={at_most}: no law found at M={M}, K={K} has a bound that small; raise it")
