@@ -127,7 +127,7 @@ def _outcomes(M: int, K: int, eps_M: F) -> Iterator[tuple[F, dict[str, Any]]]:
 
 
 def route_A_exact() -> Finding:
-    M, K, eps_M = 6, 40, F(1, 4)
+    M, K, eps_M = 6, 24, F(1, 4)
     outcomes = list(_outcomes(M, K, eps_M))
     margin = outcomes[0][1]["population"][0] - outcomes[0][1]["population"][1]
     delta_M = 1 - sum((p for p, o in outcomes if o["uniform"]), F(0))

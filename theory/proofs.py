@@ -174,6 +174,7 @@ class Certificate:
         return f"{self.target} = {' + '.join(parts) or '0'}"
 
 
+@functools.cache
 def find_certificate(implication: Implication, degree: int = 4) -> tuple[Certificate, ...]:
     r"""Search exact certificates.
 
