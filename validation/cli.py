@@ -177,12 +177,10 @@ def _conclude(records: Any, written: list[Path], as_json: bool) -> None:
     if as_json:
         say_json({**page.summary(records), "written": [str(p) for p in written]})
         return
-    from rich.console import Console
-
-    from validation.console import verdict_table
+    from validation.console import output, verdict_table
     from validation.verdicts import claim_table
 
-    console = Console(highlight=False)
+    console = output()
     console.print(verdict_table(claim_table(records), page.TITLES))
     for path in written:
         console.print(f"wrote {path}", markup=False, soft_wrap=True)
@@ -254,6 +252,30 @@ def doctor(as_json: bool) -> None:
 def measure(as_json: bool, **options: Any) -> None:
     """Measure the gradients of your own model on held-out data and certify their alignment."""
     from validation.measure_command import measure as run
+
+    run(as_json=as_json, say_json=say_json, **options)
+
+
+@cli.command()
+@click.argument("pilots", nargs=-1, type=click.Path(path_type=Path), metavar="[PILOT]...")
+@click.option("--target", type=float, required=True, help="The bound must come down to this.")
+@click.option("--bound", default="exact", show_default=True, help="exact, align or gaussian (not a bound).")
+@click.option("--d-par", type=float, help="Instead of a pilot: d_par and d_2.")
+@click.option("--d-2", "d_2", type=float, help="Instead of a pilot: d_par and d_2.")
+@click.option("--cost-ratio", default=1.0, show_default=True, help="Cost of a train unit in test units.")
+@click.option("--M", "M", type=int, help="Fix the units on the training side.")
+@click.option("--K", "K", type=int, help="Fix the units on the test side.")
+@click.option(
+    "--confidence", default=0.95, show_default=True, help="Of the limits behind the cautious sizes."
+)
+@click.option("--relative", default=0.2, show_default=True, help="Wanted relative error of the odds V/m2^2.")
+@common
+def plan(as_json: bool, **options: Any) -> None:
+    """Find the M and K, and the units for the estimate, that a target bound needs.
+
+    PILOT is a file saved by `certify measure --save`, or a .npy array with one row per unit.
+    """
+    from validation.plan_command import plan as run
 
     run(as_json=as_json, say_json=say_json, **options)
 

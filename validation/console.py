@@ -76,7 +76,7 @@ class Bars:
         if self._bars is not None:
             self._bars.stop()
             self._bars = None
-        elif kind is None and self._total:
+        elif kind is None and self._text:
             self._line(final=True)
 
     def start(self, total: int, description: str) -> None:
@@ -84,13 +84,13 @@ class Bars:
         if self._bars is not None:
             if self._task is not None:
                 self._bars.stop_task(self._task)
-            self._task = self._bars.add_task(description, total=total)
+            self._task = self._bars.add_task(description, total=total or None)
             return
-        if self._total:
+        if self._text:
             self._line(final=True)
         self._total, self._done, self._text = total, 0, description
         self._began = self._said = time.monotonic()
-        self.console.print(f"{description}: {total} to do", markup=False)
+        self.console.print(f"{description}: {total} to do" if total else description, markup=False)
 
     def advance(self, n: int = 1) -> None:
         """``n`` more units are done."""
@@ -109,10 +109,19 @@ class Bars:
     def _line(self, final: bool = False) -> None:
         passed = time.monotonic() - self._began
         rate = self._done / passed if passed > 0 else 0.0
-        text = f"{self._text}: {self._done}/{self._total}, {rate:.3g}/s, {duration(passed)}"
-        if not final and rate > 0:
+        done = f"{self._done}/{self._total}" if self._total else str(self._done)
+        text = f"{self._text}: {done}, {rate:.3g}/s, {duration(passed)}"
+        if not final and rate > 0 and self._total:
             text += f", {duration(max(self._total - self._done, 0) / rate)} left"
         self.console.print(text, markup=False)
+
+
+def output() -> Any:
+    """The console for results on standard output; wide where no terminal limits it."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=140)
 
 
 def verdict_table(rows: Any, titles: dict[str, str]) -> Any:

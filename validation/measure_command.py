@@ -165,9 +165,9 @@ def _show_modules(model: Any, as_json: bool, say_json: Callable[[Any], None]) ->
 
 
 def _show(certificates: Mapping[str, Any], note: str, explain: bool, written: list[Path]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
+    from validation.console import output
     from validation.page import number
 
     first = next(iter(certificates.values()))
@@ -183,7 +183,7 @@ def _show(certificates: Mapping[str, Any], note: str, explain: bool, written: li
     )
     for head in ("module", "d", "d_par", "d_2", "d_align", "B_exact", "B_align", "P(T ≤ 0) at most", "state"):
         table.add_column(
-            head, justify="left" if head in ("module", "state") else "right", no_wrap=head == "module"
+            head, justify="left" if head in ("module", "state") else "right", no_wrap=head != "state"
         )
     styles = {"certified": "green", "assumption violated": "bold red"}
     for name, c in certificates.items():
@@ -195,7 +195,7 @@ def _show(certificates: Mapping[str, Any], note: str, explain: bool, written: li
             number(c.upper) if c.misalignment.limit is not None else "–",
             f"[{styles.get(c.state, 'yellow')}]{c.state}[/]",
         )
-    console = Console(highlight=False)
+    console = output()
     console.print(table)
     console.print("B: estimate, then upper limit after ≤", style="dim", markup=False)
     if explain:

@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import html
 import io
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -89,6 +90,8 @@ def number(value: float | None, digits: int = 3) -> str:
     """
     if value is None:
         return "–"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
     if isinstance(value, int) or value == 0 or (float(value).is_integer() and 100 <= abs(value) < 1e6):
         return f"{int(value):,}".replace("-", "−")
     size = abs(value)
