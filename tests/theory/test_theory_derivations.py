@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import doctest
 import itertools
 import math
 import time
 from fractions import Fraction as F
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -490,3 +492,12 @@ def test_derivations_are_fast():
         start = time.process_time()
         function()
         assert time.process_time() - start < limit
+
+
+@pytest.mark.parametrize("page", ["calculus", "expansion"])
+def test_examples_in_the_documentation_run(page):
+    text = (Path(__file__).parents[2] / "docs" / f"{page}.md").read_text(encoding="utf-8").replace("```", "")
+    examples = doctest.DocTestParser().get_doctest(text.replace("pycon\n", "\n"), {}, page, None, 0)
+    results = doctest.DocTestRunner().run(examples)
+    assert results.attempted > 3
+    assert results.failed == 0

@@ -169,7 +169,7 @@ def test_route_A_in_an_exact_finite_world(M, K):
             broken += p * (risk(new, test) - risk("old", test) > bound.change)
         guarantee = x.route_A(margin=margin, gain_erm=F(0), eps_M=eps, delta_M=outside, K=K)
         assert broken <= guarantee.failure
-    # False: no cost of generalisation. A huge test set is the population, and there the claim fails too often.
+    # False: no cost of generalisation. A huge test set is the population; there the claim fails too often.
     lost = F(0)
     for train, p in samples(M).items():
         new = min(LOSSES, key=lambda m, seen=train: (risk(m, seen), m))
