@@ -168,20 +168,32 @@ def test_padded_samplers_are_refused(model, batches):
     ],
 )
 def test_training_mode_is_refused(layer, message, batches):
-    model = nn.Sequential(nn.Linear(5, 8), layer(), nn.Linear(8, 3)).double()
+    model = nets.build(lambda: nn.Sequential(nn.Linear(5, 8), layer(), nn.Linear(8, 3))).double().train()
     with pytest.raises(DependenceError, match=message):
         collect(model, classification, batches, at="0")
     assert collect(model.eval(), classification, batches, at="0")["0"].n == 20
 
 
 def test_training_mode_without_such_layers_is_fine(batches):
-    model = nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.0), nn.LayerNorm(8), nn.Linear(8, 3)).double()
+    model = (
+        nets.build(lambda: nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.0), nn.LayerNorm(8), nn.Linear(8, 3)))
+        .double()
+        .train()
+    )
     assert collect(model, classification, batches, at="0")["0"].n == 20
     assert model.training
 
 
 def test_batch_statistics_in_eval_mode_are_refused(batches):
-    model = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8, track_running_stats=False), nn.Linear(8, 3))
+    model = (
+        nets.build(
+            lambda: nn.Sequential(
+                nn.Linear(5, 8), nn.BatchNorm1d(8, track_running_stats=False), nn.Linear(8, 3)
+            )
+        )
+        .double()
+        .train()
+    )
     with pytest.raises(DependenceError, match=r"'1' \(BatchNorm1d\) has track_running_stats=False"):
         collect(model.double().eval(), classification, batches, at="0")
 
@@ -195,7 +207,7 @@ class DetachedBatchScale(nn.Module):
     """Couples the examples in the forward pass only."""
 
     def forward(self, x):
-        return x / x.detach().std(0, correction=0, keepdim=True).clamp(min=0.3)
+        return x / x.detach().std(0, correction=0, keepdim=True).clamp(min=0.05)
 
 
 class Noise(nn.Module):
@@ -218,7 +230,7 @@ class Noise(nn.Module):
     ],
 )
 def test_the_probe_names_the_layer(layer, message, batches):
-    model = nn.Sequential(nn.Linear(5, 8), layer(), nn.Tanh(), nn.Linear(8, 3)).double().eval()
+    model = nets.build(lambda: nn.Sequential(nn.Linear(5, 8), layer(), nn.Tanh(), nn.Linear(8, 3))).double()
     with pytest.raises(DependenceError, match=message):
         collect(model, classification, batches, at="0")
     assert collect(model, classification, batches, at="0", checks=False)["0"].n == 20
