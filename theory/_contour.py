@@ -41,17 +41,18 @@ _BLOCK = 2**17  # complex numbers worked on at once, 2 MB: stays in cache
 
 @dataclass(frozen=True)
 class Form:
-    """T in units of max s / sqrt(MK): groups of equal eigenvalues, the constant moved into the threshold.
+    """T in units of max s / sqrt(MK), by groups of equal positive eigenvalues.
 
     ``r`` eigenvalues over the largest, ``k`` multiplicities, ``b`` squared means (summed over the group),
-    ``eta`` = (sqrt M - sqrt K)^2 / (2 sqrt MK), ``t`` threshold less the constant of the null directions.
+    ``eta`` = (sqrt M - sqrt K)^2 / (2 sqrt MK), ``excess`` = E T - t, which is all that t and the null
+    directions of Sigma enter through.
     """
 
     r: Float
     k: Float
     b: Float
     eta: float
-    t: float
+    excess: float
 
 
 def skewness(M: int, K: int) -> float:
@@ -61,7 +62,15 @@ def skewness(M: int, K: int) -> float:
 
 @dataclass(frozen=True)
 class Tail:
-    """The integrand e^phi of one tail.  ``sign`` is -1 for P(T <= t), +1 for P(T > t)."""
+    r"""The integrand e^phi of one tail; ``sign`` is -1 for P(T <= t), +1 for P(T > t).
+
+    With near = 1 - r u and far = 1 + r u, and tail the near one for the upper tail, the far one else,
+
+    .. math:: \varphi(u) = \pm\,\mathrm{excess}\; u - \log u + \sum -\tfrac k2 \log(1 - r^2 u^2)
+              + b\, r\, u^2 \Bigl(\frac1{\mathrm{tail}} + \frac{\eta}{1 - r^2u^2}\Bigr),
+
+    where the sum has only positive terms for real u: nothing cancels but what cancels in the result.
+    """
 
     form: Form
     sign: int
@@ -85,8 +94,8 @@ class Tail:
         ru = f.r * u
         first = (
             f.k @ (f.r * (over_near - over_far)) / 2
-            + f.b @ (self.sign * tail**2 + 2 * f.eta * ru * over_both**2)
-            - self.sign * f.t
+            + f.b @ (ru * ((2 - self.sign * ru) * tail**2 + 2 * f.eta * over_both**2))
+            + self.sign * f.excess
             - 1 / u
         )
         second = (
@@ -108,17 +117,17 @@ class Tail:
         both = near * far
         other = far if self.sign > 0 else near
         # arg near <= 0 <= arg far and both are below pi in size: one principal log serves the product.
-        linear = v * (self.sign * other + f.eta * f.r * v) / both
-        return np.log(both) @ (-f.k / 2) + linear @ f.b - self.sign * f.t * u - np.log(u)
+        noise = v * v * (other + f.eta) / both
+        return np.log(both) @ (-f.k / 2) + noise @ (f.b * f.r) + self.sign * f.excess * u - np.log(u)
 
     def magnitude(self, u: float, q: float) -> float:
         """Return the size of the terms that phi is summed from at real u: what rounding errors scale with."""
         f = self.form
         near, far = self._factors(u, q)
         other = far if self.sign > 0 else near
-        terms = u * (other + f.eta * f.r * u) / (near * far)
+        noise = u * u * (other + f.eta) / (near * far)
         logs = np.abs(np.log(near)) + np.log(far)
-        return float(logs @ f.k / 2 + terms @ f.b + abs(f.t * u) - math.log(u))
+        return float(logs @ f.k / 2 + noise @ (f.b * f.r) + abs(f.excess) * u - math.log(u))
 
     def saddle(self) -> tuple[float, float]:
         """Return (c, 1 - c), the minimum of phi on (0, 1); both accurate however close to an end."""
@@ -271,7 +280,7 @@ def integrate(tail: Tail, tolerance: float = 1e-12) -> Integral:
     c, q = tail.saddle()
     corners, beyond = descend(tail, c, q)
     base = float(tail.exponent(c, q))
-    noise = 8.9e-16 * (tail.magnitude(c, q) + 2)  # four roundings per term, those of b and t included
+    noise = 8.9e-16 * (tail.magnitude(c, q) + 2)  # four roundings per term, those of its input included
     start, stop = np.array(corners[:-1]), np.array(corners[1:])
     value, modulus, error, count = 0.0, 0.0, beyond, 0
     for depth in range(_MAX_DEPTH):

@@ -152,7 +152,7 @@ def _exact_form(flint: Any, m: Any, s: Any, M: int, K: int, t: float) -> tuple[l
 def _enclose(flint: Any, m: Any, s: Any, M: int, K: int, t: float) -> tuple[float, float]:
     arb, acb = flint.arb, flint.acb
     form = _form(m, s, M, K, t)
-    sign = -1 if form.t <= float(form.b.sum()) else 1
+    sign = -1 if form.excess >= 0 else 1
     c, q = Tail(form, sign).saddle()
     corners, _ = descend(Tail(form, sign), c, q)
     groups, eta, shift = _exact_form(flint, m, s, M, K, t)
@@ -213,7 +213,9 @@ class _Integrand:
         linear, pole_short = -sign * self.shift, bool(reach < start)
         if pole_short:
             linear -= 1 / start
+        unequal = not bool(eta == 0)
         parts: list[tuple[Any, ...]] = []
+        short: list[tuple[bool, bool]] = []
         for r, half, b, near0, far0 in self.groups:
             both0, tail0 = near0 * far0, (near0 if sign > 0 else far0)
             log_slope = 2 * r * r * start / both0 * half
@@ -222,7 +224,8 @@ class _Integrand:
                 linear += sign * b / (tail0 * tail0)
             if both_short:
                 linear += 2 * b * eta * r * start / (both0 * both0) + log_slope
-            parts.append((r, half, b, both0, tail0, log_slope, tail_short, both_short))
+            parts.append((r, half, b / tail0, eta * r * b / both0, 1 / both0, log_slope, r / tail0))
+            short.append((tail_short, both_short))
 
         def value(w: Any, analytic: bool) -> Any:
             u, double = start + w, 2 * start + w
@@ -230,18 +233,21 @@ class _Integrand:
             total = linear * w - (1 + w / start).log(analytic=analytic)
             if pole_short:
                 total += w / start
-            for r, half, b, both0, tail0, log_slope, tail_short, both_short in parts:
-                near, far = (1 - r) + r * one_less, 1 + r * u
+            for part, (tail_short, both_short) in zip(parts, short, strict=True):
+                r, half, weight, bend, over_both0, log_slope, over_tail0 = part
+                ru = r * u
+                near, far = (1 - r) + r * one_less, 1 + ru
                 both, tail = near * far, (near if sign > 0 else far)
                 # both/both0 is on the negative axis only for u on the cuts: one logarithm serves both.
-                total -= half * (both / both0).log(analytic=analytic)
-                step = b * w / (tail * tail0)
-                total += step * w * r / tail0 if tail_short else sign * step
-                bend = b * eta * r * w / (both * both0)
+                total -= half * (both * over_both0).log(analytic=analytic)
+                step = weight * w / tail
+                total += step * w * over_tail0 if tail_short else sign * step
                 if both_short:
-                    total += bend * w * (both0 + 2 * r * r * start * double) / both0 - log_slope * w
-                else:
-                    total += bend * double
+                    total -= log_slope * w
+                    if unequal:
+                        total += bend * w * w / both * (1 + 2 * r * r * start * double * over_both0)
+                elif unequal:
+                    total += bend * w / both * double
             return total
 
         return value

@@ -84,14 +84,20 @@ def _form(m: Float, s: Float, M: int, K: int, threshold: float) -> Form:
     top = float(s.max())
     root = math.sqrt(M) * math.sqrt(K)
     squares = (m / math.sqrt(top)) ** 2 * root
-    null = s <= _NULL * top
-    r, group = np.unique(s[~null] / top, return_inverse=True)
+    if threshold:  # exactly, since E T - t may be a small difference of large numbers
+        excess = (
+            float(sum((Fraction(x) ** 2 for x in m.tolist()), -Fraction(threshold)) / Fraction(top)) * root
+        )
+    else:
+        excess = math.fsum(squares)
+    random = s > _NULL * top
+    r, group = np.unique(s[random] / top, return_inverse=True)
     return Form(
         r=r,
         k=np.bincount(group).astype(np.float64),
-        b=np.bincount(group, weights=squares[~null]).astype(np.float64),
+        b=np.bincount(group, weights=squares[random]).astype(np.float64),
         eta=skewness(M, K),
-        t=math.fsum([threshold / top * root, *(-squares[null])]),
+        excess=excess,
     )
 
 
@@ -171,7 +177,7 @@ def _both_tails(form: Form) -> tuple[float, float, float, int]:
     The tail on t's side of the mean comes first; when it holds more than half, the other one is
     integrated too, since a difference from 1 keeps relative accuracy only for the larger of the two.
     """
-    first = -1 if form.t <= float(form.b.sum()) else 1
+    first = -1 if form.excess >= 0 else 1
     results: dict[int, Integral] = {first: integrate(Tail(form, first))}
     if results[first].log_value > -math.log(2):
         results[-first] = integrate(Tail(form, -first))
@@ -234,7 +240,7 @@ def lugannani_rice_log_probability(
     if not s.any():
         return gaussian_log_probability(m, s, M, K, t)
     form = _form(m, s, M, K, t)
-    excess = form.t - float(form.b.sum())
+    excess = -form.excess  # t - E T
     variance = float(form.k @ form.r**2 + 2 * (1 + form.eta) * (form.b @ form.r))
     third = float(6 * (form.b @ form.r**2))
     if abs(excess) < 1e-4 * math.sqrt(variance):  # the formula is 0/0 at the mean: its limit, linearised
