@@ -235,8 +235,8 @@ def psd(
         _limits(min_dimension, max_dimension, "dimension", 1)
         d = draw(st.integers(min_dimension, max_dimension))
         reach = math.log10(max_condition)
-        powers = draw(st.lists(st.one_of(st.floats(-reach, 0.0), st.none()), min_size=d, max_size=d))
-        values = np.array([0.0 if p is None else 10.0**p for p in powers])
+        values = 10.0 ** np.array(draw(st.lists(st.floats(-reach, 0.0), min_size=d, max_size=d)))
+        values[d - draw(st.integers(0, d)) :] = 0.0
     else:
         values = np.asarray(spectrum, dtype=np.float64)
         if values.ndim != 1 or not np.all(values >= 0):
@@ -269,8 +269,9 @@ def gaussians(
     _limits(min_dimension, max_dimension, "dimension", 1)
     d = draw(st.integers(min_dimension, max_dimension))
     mu = draw(st.lists(st.floats(-max_signal, max_signal, allow_subnormal=False), min_size=d, max_size=d))
-    powers = draw(st.lists(st.one_of(st.integers(-4, 4), st.none()), min_size=d, max_size=d))
-    return GaussianLaw(np.array(mu), np.array([0.0 if p is None else 10.0**p for p in powers]))
+    values = 10.0 ** np.array(draw(st.lists(st.integers(-4, 4), min_size=d, max_size=d)))
+    values[d - draw(st.integers(0, d)) :] = 0.0
+    return GaussianLaw(np.array(mu), values)
 
 
 @st.composite

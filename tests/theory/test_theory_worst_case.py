@@ -98,7 +98,7 @@ def test_shrinking_keeps_the_violation_and_simplifies():
     assert small.ratio > 1
     assert small.law == coin()
     narrow = bound(without_the_one, M=">=2", K=">=2")
-    large = FiniteLaw([(300, 200), (0, -200), (0, -201)], ["1/31", "15/31", "15/31"])
+    large = FiniteLaw([(300, 200), (0, -200), (0, -199)], ["1/31", "15/31", "15/31"])
     start = decide(narrow, large, 2, 2)
     assert start.ratio > 1
     small = shrink(narrow, start)
