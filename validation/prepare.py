@@ -62,39 +62,66 @@ def prepare(
             done.fill(steps_of(network))
         return
     waiting = list(missing)
-    running: dict[int, tuple[subprocess.Popen[str], _Counter, Network, IO[str]]] = {}
+    running: dict[int, _Worker] = {}
     events: queue.Queue[tuple[int, str | None]] = queue.Queue()
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
-                network = waiting.pop(0)
-                note(f"training {network.label}, seed {network.seed}")
-                errors: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed when the worker has ended)
-                worker = _start(network, errors)
-                running[worker.pid] = (worker, _Counter(on_step), network, errors)
-                threading.Thread(target=_follow, args=(worker, events), daemon=True).start()
+                worker = _Worker(waiting.pop(0), on_step, events)
+                running[worker.process.pid] = worker
+                note(f"training {worker.network.label}, seed {worker.network.seed}")
             try:
                 pid, line = events.get(timeout=1.0)
             except queue.Empty:
                 continue
-            worker, done, network, errors = running[pid]
             if line == _STEP:
-                done.step()
+                running[pid].done.step()
             elif line is None:
-                del running[pid]
-                if worker.wait() != 0:
-                    errors.seek(0)
-                    last = (errors.read().strip() or "no message").splitlines()[-1]
-                    raise RuntimeError(
-                        f"training {network.name} failed with status {worker.returncode}: {last}"
-                    )
-                errors.close()
-                done.fill(steps_of(network))
+                with running.pop(pid) as worker:
+                    worker.finish()
     finally:
-        for worker, *_ in running.values():
-            worker.terminate()
-        for worker, *_ in running.values():
-            worker.wait()
+        for worker in running.values():
+            worker.stop()
+
+
+class _Worker:
+    """A process that prepares one network; leaving the ``with`` block frees all it held."""
+
+    def __init__(
+        self, network: Network, on_step: Callable[[int], None], events: queue.Queue[tuple[int, str | None]]
+    ) -> None:
+        self.network = network
+        self.done = _Counter(on_step)
+        # A file takes the error output: a pipe that nobody reads can fill up and block the process.
+        self.errors: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed in stop)
+        self.process = _start(network, self.errors)
+        self.reader = threading.Thread(target=_follow, args=(self.process, events), daemon=True)
+        self.reader.start()
+
+    def finish(self) -> None:
+        """Wait for the end and report the steps that were not needed; RuntimeError if it failed."""
+        if self.process.wait() != 0:
+            self.errors.seek(0)
+            last = (self.errors.read().strip() or "no message").splitlines()[-1]
+            raise RuntimeError(
+                f"training {self.network.name} failed with status {self.process.returncode}: {last}"
+            )
+        self.done.fill(steps_of(self.network))
+
+    def stop(self) -> None:
+        """End the process if it still runs."""
+        self.process.terminate()
+        self.process.wait()
+        self.reader.join()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        self.errors.close()
+
+    def __enter__(self) -> _Worker:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
 
 
 class _Counter:
@@ -125,14 +152,13 @@ def _start(network: Network, errors: IO[str]) -> subprocess.Popen[str]:
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=errors,  # a file: a pipe that nobody reads can fill up and block the worker
+        stderr=errors,
         text=True,
     )
 
 
 def _follow(worker: subprocess.Popen[str], events: queue.Queue[tuple[int, str | None]]) -> None:
-    assert worker.stdout is not None  # asked for in _start
-    for line in worker.stdout:
+    for line in worker.stdout or ():
         events.put((worker.pid, line.strip()))
     events.put((worker.pid, None))
 

@@ -239,7 +239,7 @@ def _describe(
             seed,
             [c.name for c in plan],
             versions,
-            data,
+            used,
             training.source_digest(*map(str, sources)),
         ]
     )

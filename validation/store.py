@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
 
@@ -43,35 +44,42 @@ class Store:
     def __init__(self, out: Path, run: Run) -> None:
         self.path = out / RESULTS
         self._journal = out / JOURNAL
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-            self._lock = open(out / ".lock", "a")  # noqa: SIM115 (held until close)
-            self._results = open(self.path, "ab")  # noqa: SIM115
-            open(self._journal, "ab").close()
-        except OSError as error:
-            raise ValueError(
-                f"out={str(out)!r}: cannot write there ({error.strerror}); choose another folder"
-            ) from error
-        _take(self._lock, out)
+        with ExitStack() as opened:
+            try:
+                out.mkdir(parents=True, exist_ok=True)
+                lock = opened.enter_context(open(out / ".lock", "a"))
+                self._results = opened.enter_context(open(self.path, "ab"))
+                opened.enter_context(open(self._journal, "ab"))
+            except OSError as error:
+                raise ValueError(
+                    f"out={str(out)!r}: cannot write there ({error.strerror}); choose another folder"
+                ) from error
+            _take(lock, out)
+            self._refuse_foreign(out)
+            self.finished, self._good = _finished(self._journal, self.path)
+            self._refuse_another(out, run)
+            self._results.truncate(self._good)
+            if not self.finished:
+                self.append(_HEAD, [run])
+            self._opened = opened.pop_all()
+
+    def _refuse_foreign(self, out: Path) -> None:
         with open(self.path, "rb") as file:
             begun = file.read(len(_BEGINNING))
         if not _BEGINNING.startswith(begun):
-            self.close()
             raise ValueError(f"out={str(out)!r}: holds a {RESULTS} of another kind; choose another folder")
-        self.finished, self._good = _finished(self._journal, self.path)
+
+    def _refuse_another(self, out: Path, run: Run) -> None:
         held = next(iter(_records(self.path, self._good)), run)
-        if not isinstance(held, Run) or held.run_id != run.run_id:
-            self.close()
-            what = "unknown"
-            if isinstance(held, Run):
-                what = f"preset={held.preset!r}, suites={','.join(held.suites)}, seed={held.seed}"
-            raise ValueError(
-                f"out={str(out)!r}: holds another run ({what}), or one made by another version of this "
-                "package or its dependencies; choose another folder or delete this one"
-            )
-        self._results.truncate(self._good)
-        if not self.finished:
-            self.append(_HEAD, [run])
+        if isinstance(held, Run) and held.run_id == run.run_id:
+            return
+        what = "unknown"
+        if isinstance(held, Run):
+            what = f"preset={held.preset!r}, suites={','.join(held.suites)}, seed={held.seed}"
+        raise ValueError(
+            f"out={str(out)!r}: holds another run ({what}), or one made by another version of this package "
+            "or its dependencies; choose another folder or delete this one"
+        )
 
     def __enter__(self) -> Store:
         return self
@@ -81,8 +89,7 @@ class Store:
 
     def close(self) -> None:
         """Release the folder; everything appended is already on disk."""
-        self._results.close()
-        self._lock.close()
+        self._opened.close()
 
     def append(self, cell: str, records: Sequence[Record]) -> None:
         """Store a finished cell, whole or not at all."""
