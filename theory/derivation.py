@@ -121,7 +121,7 @@ class Derivation:
         Raises
         ------
         ValueError
-            The derivation is of an estimator, or a size is missing.
+            The derivation is of an estimator, or a size is missing or unknown.
 
         Examples
         --------
@@ -132,6 +132,11 @@ class Derivation:
         """
         if not self.terms:
             raise ValueError(f"name={self.name!r}: expected a population formula; evaluate Gram sums on data")
+        unknown = sorted(set(sizes) - {"M", "K", "n", "N"})
+        if unknown:
+            raise ValueError(
+                f"sizes={sizes!r}: expected M, K, n, N only, found {unknown}; check the spelling"
+            )
         by_label = {k: _atoms(v) for k, v in (laws if isinstance(laws, Mapping) else {"": laws}).items()}
         values = {s: sp.Integer(sizes[s.name]) for s in (M, K, n, N) if s.name in sizes}
         total = Fraction(0)

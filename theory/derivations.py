@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Literal
 
 import sympy as sp
@@ -63,14 +64,16 @@ _PRODUCT = "T = (mean of M train draws) . (mean of K test draws)"
 
 Form = Literal["general", "gaussian"]
 
-GRAPHS: Mapping[str, Graph] = {
-    "E2": Graph.of((0, 1)),
-    "T2": Graph.of((0, 1), (0, 1)),
-    "T3": Graph.of((0, 1), (1, 2)),
-    "T4": Graph.of((0, 1), (2, 3)),
-    "a": Graph.of((0, 1), (1, 2), centred=True),
-    "t": Graph.of((0, 1), (0, 1), centred=True),
-}
+GRAPHS: Mapping[str, Graph] = MappingProxyType(
+    {
+        "E2": Graph.of((0, 1)),
+        "T2": Graph.of((0, 1), (0, 1)),
+        "T3": Graph.of((0, 1), (1, 2)),
+        "T4": Graph.of((0, 1), (2, 3)),
+        "a": Graph.of((0, 1), (1, 2), centred=True),
+        "t": Graph.of((0, 1), (0, 1), centred=True),
+    }
+)
 """What the named estimators estimate."""
 
 
@@ -384,7 +387,7 @@ def derive_unbiased_estimators() -> Mapping[str, Derivation]:
     >>> derive_unbiased_estimators()["T3"].expression
     (-F2 + sum_r2)/(n*(n - 2)*(n - 1))
     """
-    return {name: _estimator(name) for name in GRAPHS}
+    return MappingProxyType({name: _estimator(name) for name in GRAPHS})
 
 
 @functools.cache

@@ -451,6 +451,8 @@ def test_derivations_are_frozen_and_cached():
     assert d.derive_variance() is d.derive_variance()
     with pytest.raises(AttributeError):
         d.derive_variance().name = "other"
+    with pytest.raises(TypeError):
+        d.derive_unbiased_estimators()["T2"] = None
 
 
 def test_evaluate_accepts_laws_and_reports_what_is_missing():
@@ -458,6 +460,8 @@ def test_evaluate_accepts_laws_and_reports_what_is_missing():
     assert d.derive_variance().evaluate(law, M=1, K=1) == F(3, 16)
     with pytest.raises(ValueError, match=r"sizes=\{'M': 1\}: expected values"):
         d.derive_variance().evaluate(law, M=1)
+    with pytest.raises(ValueError, match=r"found \['m'\]; check the spelling"):
+        d.derive_variance().evaluate(law, m=1, K=1)
     with pytest.raises(ValueError, match=r"name='estimator T2': expected a population formula"):
         d.derive_unbiased_estimators()["T2"].evaluate(law, n=4)
 
