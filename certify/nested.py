@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -121,11 +121,11 @@ def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
 
 
 def _mapping_like(template: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
-    if type(template) is dict:
+    if type(template) is dict or not isinstance(template, MutableMapping):
         return items
     changed = copy.copy(template)
     for key, item in items.items():
-        changed[key] = item  # type: ignore[index]
+        changed[key] = item
     return changed
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import types
 import weakref
 
 import capture_models as nets
@@ -17,7 +18,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from certify.errors import DependenceError
 from certify.estimators import estimate
 from certify.losses import PerExample, classification
-from certify.nested import take_examples
+from certify.nested import map_tensors, take_examples
 from certify.sweep import collect, gradients
 
 
@@ -153,6 +154,9 @@ def test_padded_samplers_are_refused(model, batches):
         collect(model, classification, DataLoader(data, sampler=padded, batch_size=4), at="0")
     exact = DistributedSampler(data, num_replicas=2, rank=0, shuffle=False)
     assert collect(model, classification, DataLoader(data, sampler=exact), at="0")["0"].n == 10
+    even = types.SimpleNamespace(batch_sampler=types.SimpleNamespace(even_batches=True, num_processes=2))
+    with pytest.raises(ValueError, match=r"repeats examples to make batches even.*even_batches=False"):
+        collect(model, classification, even, at="0")
     dropping = DistributedSampler(data, num_replicas=3, rank=0, shuffle=False, drop_last=True)
     assert collect(model, classification, DataLoader(data, sampler=dropping), at="0")["0"].n == 6
 
@@ -328,6 +332,20 @@ def test_examples_are_cut_from_nested_batches():
     assert nested["k"] == 7
     assert nested["shared"].shape == (1, 2)
     assert take_examples([{"box": 1}, {"box": 2}, {"box": 3}], [1], 3) == [{"box": 2}]
+    assert take_examples(types.MappingProxyType({"x": y}), [2], 3)["x"].tolist() == [2]
+
+
+def test_batches_of_a_tokenizer_stay_what_they_are():
+    from transformers import BatchEncoding
+
+    batch = BatchEncoding({"input_ids": torch.arange(6).reshape(3, 2)})
+    one = take_examples(batch, [1], 3)
+    assert isinstance(one, BatchEncoding)
+    assert one["input_ids"].tolist() == [[2, 3]]
+    assert batch["input_ids"].shape == (3, 2)
+    moved = map_tensors(lambda t: t + 1, batch)
+    assert isinstance(moved, BatchEncoding)
+    assert moved["input_ids"].tolist() == [[1, 2], [3, 4], [5, 6]]
 
 
 def test_no_batch_or_graph_outlives_its_turn(model):

@@ -346,7 +346,7 @@ def test_checkpointing_of_transformers_models():
 def test_compiled_models(batch, how):
     """github.com/pytorch/pytorch/issues/117758: hooks registered after the first compiled call never fire."""
     expected = rows(nets.build(nets.mlp).double(), batch, ["0", "2"])
-    model = nets.build(nets.mlp).double()
+    model = nets.build(nets.mlp).double().requires_grad_(False)  # else freezing it would compile it anew
     if how == "whole":
         model = torch.compile(model, backend="eager")
     elif how == "part":
@@ -354,6 +354,14 @@ def test_compiled_models(batch, how):
     else:
         model.compile(backend="eager")
     before = model(batch[0])
+    fired = []
+    handle = model.get_submodule("_orig_mod.0" if how == "whole" else "0").register_forward_hook(
+        lambda *args: fired.append(1)
+    )
+    model(batch[0])
+    handle.remove()
+    if how == "whole":
+        assert fired == []
     found = rows(model, batch, ["0", "2"])
     for name in found:
         assert nets.relative_error(found[name], expected[name]) < 1e-12
