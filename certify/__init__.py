@@ -1,1 +1,102 @@
-"""Estimate and certify gradient alignment on real networks."""
+"""Estimate and certify gradient alignment on real networks.
+
+Names load on first use: a NumPy user who passes a matrix of gradients never loads torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+_HOME = {
+    "Capture": "capture",
+    "CaptureError": "errors",
+    "Certificate": "certificate",
+    "CertifyError": "errors",
+    "ConfidenceInterval": "intervals",
+    "Decision": "family",
+    "DependenceError": "errors",
+    "Estimate": "estimators",
+    "GradientMoments": "moments",
+    "MomentAccumulator": "moments",
+    "NonFiniteError": "errors",
+    "Plan": "planning",
+    "Sequential": "sequential",
+    "Sweep": "sweep",
+    "TwoLawEstimate": "two_laws",
+    "all_reduce": "distributed",
+    "capture": "capture",
+    "certificate": "certificate",
+    "certificates": "family",
+    "certify_until": "sequential",
+    "clopper_pearson": "intervals",
+    "collect": "sweep",
+    "decide": "family",
+    "estimate": "estimators",
+    "estimate_two_laws": "two_laws",
+    "gradients": "sweep",
+    "plan": "planning",
+    "plug_in": "estimators",
+}
+
+__all__ = [
+    "Capture",
+    "CaptureError",
+    "Certificate",
+    "CertifyError",
+    "ConfidenceInterval",
+    "Decision",
+    "DependenceError",
+    "Estimate",
+    "GradientMoments",
+    "MomentAccumulator",
+    "NonFiniteError",
+    "Plan",
+    "Sequential",
+    "Sweep",
+    "TwoLawEstimate",
+    "all_reduce",
+    "capture",
+    "certificate",
+    "certificates",
+    "certify_until",
+    "clopper_pearson",
+    "collect",
+    "decide",
+    "estimate",
+    "estimate_two_laws",
+    "gradients",
+    "losses",
+    "plan",
+    "plug_in",
+]
+
+if TYPE_CHECKING:
+    import certify.losses as losses
+    from certify.capture import Capture, capture
+    from certify.certificate import Certificate, certificate
+    from certify.distributed import all_reduce
+    from certify.errors import CaptureError, CertifyError, DependenceError, NonFiniteError
+    from certify.estimators import Estimate, estimate, plug_in
+    from certify.family import Decision, certificates, decide
+    from certify.intervals import ConfidenceInterval, clopper_pearson
+    from certify.moments import GradientMoments, MomentAccumulator
+    from certify.planning import Plan, plan
+    from certify.sequential import Sequential, certify_until
+    from certify.sweep import Sweep, collect, gradients
+    from certify.two_laws import TwoLawEstimate, estimate_two_laws
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        value = getattr(importlib.import_module(f"certify.{_HOME[name]}"), name)
+        # Importing the submodules `capture` and `certificate` binds them here under the functions' names.
+        globals()[name] = value
+        return value
+    if name == "losses":
+        return importlib.import_module("certify.losses")
+    raise AttributeError(f"module 'certify' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return list(__all__)
