@@ -268,7 +268,7 @@ def _plain_execution(model: nn.Module) -> Iterator[None]:
                 )
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         if isinstance(model, nn.parallel.DistributedDataParallel):
-            stack.enter_context(model.no_sync())
+            stack.enter_context(model.no_sync())  # no reduction may wait for other processes
         fast = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast)

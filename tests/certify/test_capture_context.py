@@ -463,6 +463,31 @@ def test_dropped_examples_have_zero_rows(model, batch):
     assert rows.any(1).tolist() == keep.tolist()
 
 
+def test_padding_counts_for_nothing_even_if_the_model_looks_at_it():
+    """The shift is shared by the real positions, whatever gradient (or NaN) arrives at the others."""
+    model = nets.build(nets.postnorm).double()
+    x, real = nets.randn(3, 6, 16, dtype=torch.float64), torch.tensor([6, 4, 1])
+    mask = torch.arange(6)[None] < real[:, None]
+
+    def rows(positions, noted, nan=False):
+        with capture(model, ["encoder.layers.0"], positions=positions) as captured:
+            values = model(x).square().sum(1)
+            if nan:
+                handle = torch.zeros_like(x).masked_fill(~mask[:, :, None], torch.nan)
+                node = captured._sites[0].node.node
+                node.register_prehook(lambda grads: (grads[0] + handle,))
+            losses = PerExample(values + 0, positions=mask) if noted else values
+            return captured.gradients(losses)["encoder.layers.0"]
+
+    plain = rows("flatten", False).reshape(3, 6, 16)
+    assert plain[~mask].all(), "the model does look at padding"
+    for nan in (False, True):
+        assert torch.equal(rows("flatten", True, nan).reshape(3, 6, 16), plain * mask[:, :, None])
+        total = (plain * mask[:, :, None]).sum(1)
+        assert nets.relative_error(rows("sum", True, nan), total) < 1e-12
+        assert nets.relative_error(rows("mean", True, nan), total / real[:, None]) < 1e-12
+
+
 def test_mean_needs_matching_positions():
     model = nets.build(nets.postnorm)
     x = nets.randn(2, 6, 16)

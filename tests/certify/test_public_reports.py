@@ -379,7 +379,8 @@ def test_data_parallel_prefixes(batch, name):
     assert np.array_equal(rows(model, batch, [name])[name], expected)
 
 
-def test_distributed_data_parallel(batch, tmp_path):
+@pytest.mark.parametrize("find_unused", [False, True])
+def test_distributed_data_parallel(batch, tmp_path, find_unused):
     model = nets.build(nets.mlp).double()
     expected = rows(model, batch, ["0"])["0"]
     torch.distributed.init_process_group(
@@ -390,7 +391,7 @@ def test_distributed_data_parallel(batch, tmp_path):
         timeout=datetime.timedelta(seconds=30),
     )
     try:
-        wrapped = nn.parallel.DistributedDataParallel(model)
+        wrapped = nn.parallel.DistributedDataParallel(model, find_unused_parameters=find_unused)
         assert np.array_equal(rows(wrapped, batch, ["module.0"])["module.0"], expected)
         for _ in range(3):  # through the wrapper, again and again
             with capture(wrapped, ["0"]) as captured:
