@@ -36,11 +36,7 @@ def all_reduce(moments: GradientMoments, group: Any = None) -> GradientMoments:
     A DistributedSampler repeats examples to make the shards equal; repeated units break independence. Pass
     ``drop_last=True`` or an uneven sampler.
 
-    Examples
-    --------
-    Under ``torchrun``, with ``q`` this rank's gradients:
-
-    >>> total = all_reduce(GradientMoments.from_array(q))  # doctest: +SKIP
+    Under ``torchrun``, with ``q`` this rank's gradients: ``total = all_reduce(GradientMoments.from_array(q))``.
     """
     import torch
     from torch import distributed

@@ -10,16 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas
 
+from certify.sums import centred, scaled_mean
 from certify.ustatistics import Sums
 
 Array = NDArray[np.float64]
 
-SLICE = 1 << 20
+SLICE = 1 << 18
 
 
 @dataclass(frozen=True, eq=False)
 class CentredGram:
-    """Dot products of x = 2^-exponent q - c over n units, c their mean, with h_i = c.x_i and cc = |c|^2.
+    """Dot products of x = 2^-exponent q - c over n units, c near their mean, with h_i = c.x_i, cc = |c|^2.
 
     `triangle` holds the upper triangle of the (n, n) Gram matrix in column-major order, diagonal included.
     """
@@ -76,42 +77,54 @@ class CentredGram:
         )
 
 
-def centred_slices(chunks: Sequence[NDArray[Any]], exponent: int, width: int) -> Any:
-    """Yield (columns, mean, centred float64 block (n, width)) over the columns of stacked row chunks.
+def reference(chunks: Sequence[NDArray[Any]], exponent: int) -> Array:
+    """Mean of at most 64 rows spread over the chunks, scaled: near enough to the mean to lose no digits.
+
+    Spread evenly, so that sorted or drifting rows are represented.
+    """
+    n = sum(chunk.shape[0] for chunk in chunks)
+    step, first, picked = max(1, n // 64), 0, []
+    for chunk in chunks:
+        picked.append(scaled_mean_sum(chunk[first::step], exponent))
+        first = (first - chunk.shape[0]) % step
+    count = sum(number for number, _ in picked)
+    return sum((part for _, part in picked), np.zeros(chunks[0].shape[1])) / count
+
+
+def scaled_mean_sum(rows: NDArray[Any], exponent: int) -> tuple[int, Array]:
+    """Number of rows and their scaled sum."""
+    if rows.shape[0] == 0:
+        return 0, np.zeros(rows.shape[1])
+    return rows.shape[0], rows.shape[0] * scaled_mean(rows, exponent)
+
+
+def centred_slices(chunks: Sequence[NDArray[Any]], exponent: int, shift: Array, width: int) -> Any:
+    """Yield (columns, float64 block (n, width) of the scaled rows minus the shift) over stacked row chunks.
 
     The block is a buffer that is overwritten by the next step.
     """
-    n = sum(chunk.shape[0] for chunk in chunks)
-    d = chunks[0].shape[1]
-    buffer = np.empty((n, min(width, d)))
+    n, d = sum(chunk.shape[0] for chunk in chunks), chunks[0].shape[1]
+    buffer = np.empty(n * min(width, d))
     for left in range(0, d, width):
         columns = slice(left, min(left + width, d))
-        x = buffer[:, : columns.stop - left] if columns.stop - left == buffer.shape[1] else None
-        if x is None:
-            x = np.empty((n, columns.stop - left))
+        # contiguous also for the last, narrower block, as BLAS wants it
+        x = buffer[: n * (columns.stop - left)].reshape(n, columns.stop - left)
         top = 0
         for chunk in chunks:
-            x[top : top + chunk.shape[0]] = chunk[:, columns]
+            part = x[top : top + chunk.shape[0]]
+            centred(chunk[:, columns], exponent, shift[columns], part)
             top += chunk.shape[0]
-        if exponent:
-            np.ldexp(x, -exponent, out=x)
-        mean = x.mean(axis=0)
-        x -= mean
-        # The first mean is off by its rounding, which matters when |mean| is 10^6 times the spread.
-        rest = x.mean(axis=0)
-        x -= rest
-        yield columns, mean + rest, x
+        yield columns, x
 
 
 def centred_gram(chunks: Sequence[NDArray[Any]], exponent: int) -> CentredGram:
-    """Gram matrix of the stacked rows about their mean; one symmetric product, sliced by columns."""
+    """Gram matrix of the stacked rows near their mean; one symmetric product, sliced by columns."""
+    chunks = [chunk for chunk in chunks if chunk.shape[0]]
     n = sum(chunk.shape[0] for chunk in chunks)
-    width = max(256, SLICE // max(n, 1))
+    shift = reference(chunks, exponent)
     triangle = np.zeros((n, n), order="F")
     h = np.zeros(n)
-    cc = 0.0
-    for _, mean, x in centred_slices(chunks, exponent, width):
-        h += x @ mean
-        cc += float(mean @ mean)
+    for columns, x in centred_slices(chunks, exponent, shift, max(256, SLICE // n)):
+        h += x @ shift[columns]
         triangle = blas.dsyrk(1.0, x.T, beta=1.0, c=triangle, trans=1, overwrite_c=1)
-    return CentredGram(n, exponent, cc, h, triangle)
+    return CentredGram(n, exponent, float(shift @ shift), h, triangle)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from certify.gram import CentredGram, centred_gram
 from certify.rows import as_rows, checked_exponent
 from certify.sketch import Sketch, SketchAccumulator, SketchSums, fuse, sketched, sketched_sums
-from certify.sums import Array, CovarianceAccumulator, CovarianceSums, combine, scalar_sums
+from certify.sums import Array, CovarianceAccumulator, CovarianceSums, combine, scalar_sums, scaled_mean
 from certify.ustatistics import Sums
 
 DEFAULT_BUDGET = 128 << 20
@@ -103,10 +103,7 @@ class GradientMoments:
         if self.n == 0:
             raise ValueError("n=0: expected at least one unit for a mean")
         if self.rows is not None:
-            total: Array = sum(
-                (np.add.reduce(chunk, axis=0, dtype=np.float64) for chunk in self.rows), np.zeros(self.d)
-            )
-            return total / self.n
+            return row_mean(self.rows, 0)
         parts = [b for b in self.blocks if b.n]
         return sum((np.ldexp(b.mean * (b.n / self.n), b.exponent) for b in parts), np.zeros(self.d))
 
@@ -119,6 +116,7 @@ class GradientMoments:
         representation: Representation | None = None,
         sketch: Sketch | None = None,
         metadata: Mapping[str, str] | None = None,
+        copy: bool = True,
     ) -> GradientMoments:
         """Moments of the rows of Q, one row per independent unit.
 
@@ -126,6 +124,7 @@ class GradientMoments:
         ----------
         Q : array or tensor, shape (n, d); any float or integer type, any device.
         memory_budget, representation, sketch, metadata : as in `MomentAccumulator`.
+        copy : False to keep the memory of Q itself; the caller must not change it afterwards.
 
         Raises
         ------
@@ -147,7 +146,7 @@ class GradientMoments:
             sketch=sketch,
             metadata=metadata,
         )
-        accumulator.update(Q)
+        accumulator.update(Q, copy=copy)
         return accumulator.result()
 
     def __add__(self, other: GradientMoments) -> GradientMoments:
@@ -219,6 +218,13 @@ class GradientMoments:
         from certify.storage import load
 
         return merge([load(p) for p in (path, *more)])
+
+
+def row_mean(chunks: Sequence[NDArray[Any]], exponent: int) -> Array:
+    """Mean of all rows in the chunks, scaled."""
+    n = sum(chunk.shape[0] for chunk in chunks)
+    parts = (scaled_mean(chunk, exponent) * (chunk.shape[0] / n) for chunk in chunks if chunk.shape[0])
+    return sum(parts, np.zeros(chunks[0].shape[1]))
 
 
 def choose(d: int, memory_budget: int) -> Representation:
@@ -393,12 +399,13 @@ class MomentAccumulator:
         self._next = 0
         self._open = True
 
-    def update(self, Q: Any) -> None:
+    def update(self, Q: Any, *, copy: bool = True) -> None:
         """Add the rows of Q.
 
         Parameters
         ----------
-        Q : array or tensor, shape (B, d); B may be 0 and may vary. The rows are copied where needed.
+        Q : array or tensor, shape (B, d); B may be 0 and may vary.
+        copy : False to keep the memory of Q itself; the caller must not change it afterwards.
 
         Raises
         ------
@@ -419,7 +426,7 @@ class MomentAccumulator:
         elif self._kind in ("covariance", "sketch"):
             self.spill([rows], None, self._scale)
         else:
-            self._rows.append(rows if ours else rows.copy())
+            self._rows.append(rows if ours else rows.copy() if copy else rows.view())
             self.n += rows.shape[0]
             if self._kind is None and sum(chunk.nbytes for chunk in self._rows) > self.memory_budget:
                 kept, self._rows, self.n = self._rows, [], 0
@@ -442,12 +449,11 @@ class MomentAccumulator:
         """Turn kept rows into additive sums, freeing each chunk as soon as it is counted."""
         kind = self._kind or choose(self.d, self.memory_budget)
         if mean is None:
-            n = sum(chunk.shape[0] for chunk in kept)
-            mean = sum(
-                (np.add.reduce(chunk, axis=0, dtype=np.float64) / n for chunk in kept), np.zeros(self.d)
-            )
+            mean = row_mean(kept, exponent or 0)
+        elif exponent:
+            mean = np.ldexp(mean, -exponent)
         # A reference at the mean of all rows seen so far: the closer, the fewer digits are lost.
-        shift = None if exponent is None else np.ldexp(mean, -exponent)
+        shift = None if exponent is None else mean
         number = default_groups(self.d, self.memory_budget, kind)
         if kind == "covariance":
             self._groups = [CovarianceAccumulator(self.d, shift, exponent) for _ in range(number)]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from certify.gram import CentredGram
 from certify.moments import GradientMoments, MomentAccumulator
 from certify.sketch import SketchSums, sketched_sums
-from certify.sums import Array, CovarianceSums, combine, scalar_sums
+from certify.sums import Array, CovarianceSums, centred, combine, scalar_sums
 from certify.ustatistics import Statistics, Sums, require_units, statistics_from_sums
 
 # Weighted statistics go through the Gram matrix a strip of rows at a time once it is larger than this.
@@ -37,9 +37,10 @@ class Resampled:
 
 @dataclass(frozen=True, eq=False)
 class UnitSums:
-    """What each unit contributes to the sums about the mean c: all that a leave-one-out needs, in O(n).
+    """What each unit contributes to the sums about a reference c: all that a leave-one-out needs, in O(n).
 
-    h = c.x, p = |x|^2, r = off-diagonal Gram row sums, f = their squares' row sums, gr = G' r, gh = G' h.
+    h = c.x, p = |x|^2, r = off-diagonal Gram row sums, f = their squares' row sums, gr = G' r, gh = G' h,
+    gp = G' p.
     """
 
     n: int
@@ -51,6 +52,7 @@ class UnitSums:
     f: Array
     gr: Array
     gh: Array
+    gp: Array
 
     def sums(self) -> Sums:
         """Sums of all units."""
@@ -73,9 +75,6 @@ class UnitSums:
     def sums_without_each(self) -> Sums:
         """Sums without unit i, arrays over i."""
         all_, h, p, r, f = self.sums(), self.h, self.p, self.r, self.f
-        # sum_{k != i} p_k (r_k - G_ki) needs G' p; about the mean r_k = x_k.s - p_k with s = 0 up to
-        # rounding, hence p = -r there and G' p = -G' r.
-        gp = -self.gr
         return Sums(
             n=self.n - 1,
             cc=self.cc,
@@ -85,7 +84,7 @@ class UnitSums:
             HR=all_.HR - h * r - self.gh,
             P2=all_.P2 - p,
             P4=all_.P4 - p * p,
-            PR=all_.PR - p * r - gp,
+            PR=all_.PR - p * r - self.gp,
             S=all_.S - 2 * r,
             R2=all_.R2 - r * r - 2 * self.gr + f,
             F2=all_.F2 - 2 * f,
@@ -113,22 +112,23 @@ def unit_sums(moments: GradientMoments | CentredGram) -> UnitSums:
             gram.square_row_sums(),
             gram.times(r),
             gram.times(gram.h),
+            gram.times(gram.p),
         )
     total = moments.total()
     total = combine([total], shift=total.mean)
     c, s = total.shift, total.s
     full = total.scatter + total.scatter.T
     np.fill_diagonal(full, total.scatter.diagonal())
-    directions = np.stack([c, s, full @ s - total.w, full @ c], axis=1)
+    directions = np.stack([c, s, full @ s - total.w, full @ c, total.w], axis=1)
     pieces = []
     for x in centred_rows(moments, c):
         p = np.einsum("ij,ij->i", x, x)
-        h, xs, xu, xc = (x @ directions).T
+        h, xs, xu, xc, xw = (x @ directions).T
         r = xs - p
         f = np.einsum("ij,ij->i", x @ full, x) - p * p
-        pieces.append((h, p, r, f, xu - p * r, xc - p * h))
-    h, p, r, f, gr, gh = (np.concatenate(column) for column in zip(*pieces, strict=True))
-    return UnitSums(moments.n, total.exponent, float(c @ c), h, p, r, f, gr, gh)
+        pieces.append((h, p, r, f, xu - p * r, xc - p * h, xw - p * p))
+    h, p, r, f, gr, gh, gp = (np.concatenate(column) for column in zip(*pieces, strict=True))
+    return UnitSums(moments.n, total.exponent, float(c @ c), h, p, r, f, gr, gh, gp)
 
 
 def centred_rows(moments: GradientMoments, c: Array, size: int = 1 << 19) -> Any:
@@ -136,11 +136,8 @@ def centred_rows(moments: GradientMoments, c: Array, size: int = 1 << 19) -> Any
     step = max(1, size // moments.d)
     for chunk in moments.rows or ():
         for start in range(0, chunk.shape[0], step):
-            x = chunk[start : start + step].astype(np.float64)
-            if moments.exponent:
-                np.ldexp(x, -moments.exponent, out=x)
-            x -= c
-            yield x
+            part = chunk[start : start + step]
+            yield centred(part, moments.exponent, c, np.empty(part.shape))
 
 
 def leave_one_out(moments: GradientMoments | CentredGram) -> Resampled:

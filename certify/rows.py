@@ -56,7 +56,7 @@ def as_rows(Q: Any) -> tuple[NDArray[Any], bool]:
 
 
 def checked_exponent(rows: NDArray[Any], first: int = 0) -> int | None:
-    """Exponent of the largest entry; NaN and infinite entries are refused with their place.
+    """Power of two to divide the rows by; NaN and infinite entries are refused with their place.
 
     Raises
     ------
@@ -65,7 +65,14 @@ def checked_exponent(rows: NDArray[Any], first: int = 0) -> int | None:
     """
     if rows.size == 0:
         return None
-    # maximum and minimum carry NaN along, so two reductions answer both questions
+    # One pass decides the ordinary case: a sum of squares in a safe range means that all entries are finite
+    # and that fourth powers fit float64 as they are.
+    flat = rows.reshape(-1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = float(flat @ flat)
+    if 1e-30 < squares < 1e30:
+        return 0
+    # maximum and minimum carry NaN along
     if np.isfinite(rows.max()) and np.isfinite(rows.min()):
         return exponent_of(rows)
     i, j = (int(index) for index in np.argwhere(~np.isfinite(rows))[0])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.linalg import blas
 
-from certify.sums import Array, CovarianceSums, scaled, square_norm
+from certify.sums import Array, CovarianceSums, centred, scaled_mean, square_norm
 from certify.ustatistics import Sums
 
 SLICE = 1 << 20
@@ -114,7 +114,7 @@ class SketchAccumulator:
         self.scatter = [np.zeros((sketch.k, sketch.k), order="F") for _ in range(sketch.replicates)]
 
     def update(self, rows: NDArray[Any], exponent: int | None) -> None:
-        """Add finite rows (B, d) whose largest entry has the given exponent."""
+        """Add finite rows (B, d) with the exponent that `exponent_of` gives them."""
         if rows.shape[0] == 0:
             return
         if self.exponent is None:
@@ -122,12 +122,12 @@ class SketchAccumulator:
         elif exponent is not None and exponent > self.exponent + 64:
             self._rescale(exponent)
         matrix, k = sketch_matrix(self.sketch, self.d), self.sketch.k
-        step = max(1, SLICE // self.d)
+        e, step = self.exponent or 0, max(1, SLICE // self.d)
+        if self.shift is None:
+            self.shift = scaled_mean(rows[:step], e)
         for start in range(0, rows.shape[0], step):
-            x = scaled(rows[start : start + step], self.exponent or 0)
-            if self.shift is None:
-                self.shift = x.mean(axis=0)
-            x -= self.shift
+            part = rows[start : start + step]
+            x = centred(part, e, self.shift, np.empty(part.shape))
             p, h = np.einsum("ij,ij->i", x, x), x @ self.shift
             self.n += x.shape[0]
             self.s += x.sum(axis=0)

@@ -16,7 +16,7 @@ Array = NDArray[np.float64]
 
 # Rows enter in slices of about this many numbers: large enough for the matrix product to run at full
 # speed, small enough to stay near the processor.
-SLICE = 1 << 19
+SLICE = 1 << 17
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,17 +53,33 @@ class CovarianceSums:
 
 
 def exponent_of(rows: NDArray[Any]) -> int | None:
-    """Exponent e with max |rows| in [2^(e-1), 2^e), or None for rows that are all zero; rows are finite."""
+    """Power of two to divide finite rows by, or None for rows that are all zero, which any power fits.
+
+    0 while fourth powers of the entries are far from the ends of float64; otherwise the exponent of the
+    largest entry.
+    """
     top = max(float(rows.max()), -float(rows.min())) if rows.size else 0.0
-    return None if top == 0.0 else int(np.frexp(top)[1])
+    if top == 0.0:
+        return None
+    exponent = int(np.frexp(top)[1])
+    return 0 if abs(exponent) <= 128 else exponent
 
 
-def scaled(rows: NDArray[Any], exponent: int) -> Array:
-    """Rows in float64 times 2^-exponent, a fresh array; exact but for underflow far below the largest."""
-    out = rows.astype(np.float64)
-    if exponent:
-        np.ldexp(out, -exponent, out=out)
+def centred(rows: NDArray[Any], exponent: int, shift: Array, out: Array) -> Array:
+    """2^-exponent rows - shift in float64, written to `out`; exact scaling but for underflow."""
+    if not exponent:
+        return np.subtract(rows, shift, out=out)
+    out[...] = rows
+    np.ldexp(out, -exponent, out=out)
+    out -= shift
     return out
+
+
+def scaled_mean(rows: NDArray[Any], exponent: int) -> Array:
+    """Mean of the rows in float64, times 2^-exponent; huge rows do not overflow."""
+    if not exponent:
+        return np.add.reduce(rows, axis=0, dtype=np.float64) / rows.shape[0]
+    return np.ldexp(rows.astype(np.float64), -exponent).mean(axis=0)
 
 
 class CovarianceAccumulator:
@@ -81,7 +97,7 @@ class CovarianceAccumulator:
         self.scatter = np.zeros((d, d), order="F")
 
     def update(self, rows: NDArray[Any], exponent: int | None) -> None:
-        """Add finite rows (B, d) whose largest entry has the given exponent."""
+        """Add finite rows (B, d) with the exponent that `exponent_of` gives them."""
         if rows.shape[0] == 0:
             return
         if self.exponent is None:
@@ -90,15 +106,18 @@ class CovarianceAccumulator:
         elif exponent is not None and exponent > self.exponent + 64:
             self._rescale(exponent)
         e = self.exponent or 0
-        step = max(1, SLICE // self.d)
+        step = min(max(256, SLICE // self.d), rows.shape[0])
+        if self.shift is None:
+            self.shift = scaled_mean(rows[:step], e)
+        buffer = np.empty((step, self.d))
+        ones = np.ones(step)
         for start in range(0, rows.shape[0], step):
-            x = scaled(rows[start : start + step], e)
-            if self.shift is None:
-                self.shift = x.mean(axis=0)
-            x -= self.shift
+            part = rows[start : start + step]
+            m = part.shape[0]
+            x = centred(part, e, self.shift, buffer[:m])
             p = np.einsum("ij,ij->i", x, x)
-            self.n += x.shape[0]
-            self.s += x.sum(axis=0)
+            self.n += m
+            self.s += ones[:m] @ x
             self.w += p @ x
             self.p2 += float(p.sum())
             self.p4 += float(p @ p)

@@ -148,17 +148,25 @@ def _from_rows(one: GradientMoments, two: GradientMoments) -> tuple[_Cross, int]
     """Cross Gram matrix of the centred rows, sliced by columns: for few units."""
     assert one.rows is not None
     assert two.rows is not None
-    width = max(256, (1 << 19) // max(one.n, two.n))
-    gram, h1, h2, means = np.zeros((one.n, two.n)), np.zeros(one.n), np.zeros(two.n), 0.0
-    slices_1 = centred_slices(one.rows, one.exponent, width)
-    slices_2 = centred_slices(two.rows, two.exponent, width)
-    for (_, mean_1, x1), (_, mean_2, x2) in zip(slices_1, slices_2, strict=True):
+    n1, n2, d = one.n, two.n, one.d
+    width = max(256, (1 << 18) // max(n1, n2))
+    c1 = np.ldexp(one.mean, -one.exponent)
+    c2 = np.ldexp(two.mean, -two.exponent)
+    gram, h1, h2 = np.zeros((n1, n2)), np.zeros(n1), np.zeros(n2)
+    slices_1 = centred_slices(one.rows, one.exponent, c1, min(width, d))
+    slices_2 = centred_slices(two.rows, two.exponent, c2, min(width, d))
+    for (columns, x1), (_, x2) in zip(slices_1, slices_2, strict=True):
         gram += x1 @ x2.T
-        h1 += x1 @ mean_2
-        h2 += x2 @ mean_1
-        means += float(mean_1 @ mean_2)
-    f1, f2 = one.n - 1, two.n - 1
-    cross = _Cross(means, float(h1 @ h1) / f1, float(h2 @ h2) / f2, float(np.vdot(gram, gram)) / (f1 * f2))
+        h1 += x1 @ c2[columns]
+        h2 += x2 @ c1[columns]
+    f1, f2 = n1 - 1, n2 - 1
+    # The means are exact up to rounding, which the second difference removes.
+    gram -= gram.mean(axis=1, keepdims=True)
+    gram -= gram.mean(axis=0)
+    h1, h2 = h1 - h1.mean(), h2 - h2.mean()
+    cross = _Cross(
+        float(c1 @ c2), float(h1 @ h1) / f1, float(h2 @ h2) / f2, float(np.vdot(gram, gram)) / (f1 * f2)
+    )
     return cross, one.exponent + two.exponent
 
 
