@@ -17,6 +17,8 @@ from typing import Any, Literal
 import numpy as np
 from array_api_compat import array_namespace, device, is_array_api_obj
 
+from theory.tracing import Traced
+
 Kind = Literal["exact", "float", "array", "opaque"]
 
 
@@ -64,7 +66,9 @@ def kind_of(values: Iterable[Any]) -> Kind:
 def _kind(value: Any) -> Kind:
     if isinstance(value, bool | np.bool_ | str | complex) or value is None:
         raise TypeError(f"value={value!r}: expected a number, an array or a symbolic expression")
-    if package(value) in ("sympy", "z3", "flint"):  # before the test for int: sympy integers pass as numbers
+    if package(value) in ("sympy", "z3", "flint") or isinstance(
+        value, Traced
+    ):  # before the test for int: sympy integers pass as numbers
         return "opaque"
     if isinstance(value, int | np.integer | Fraction):
         return "exact"
@@ -117,8 +121,9 @@ def _lift(value: Any, root: str) -> Any:
         return value
     if isinstance(value, int | np.integer | Fraction):
         ratio = Fraction(value) if isinstance(value, Fraction) else Fraction(int(value))
-        if root == "sympy":
-            return importlib.import_module("sympy").Rational(ratio.numerator, ratio.denominator)
+        if root in ("sympy", "theory"):
+            rational = importlib.import_module("sympy").Rational(ratio.numerator, ratio.denominator)
+            return rational if root == "sympy" else Traced(rational)
         if root == "z3":
             return importlib.import_module("z3").RealVal(str(ratio))
         arb = importlib.import_module("flint").arb
@@ -139,6 +144,8 @@ def _pairwise(name: str, python: Callable[..., Any], values: tuple[Any, ...]) ->
         step: Callable[[Any, Any], Any] = getattr(xp, f"{name}imum")
     elif root == "sympy":
         return getattr(importlib.import_module("sympy"), name.capitalize())(*values)
+    elif root == "theory":
+        return Traced(_pairwise(name, python, tuple(value.expression for value in values)))
     elif root == "z3":
         z3 = importlib.import_module("z3")
 
@@ -188,6 +195,8 @@ def ratio(numerator: Any, denominator: Any, at_zero: int) -> Any:
     kind = kind_of((numerator, denominator))
     numerator, denominator = convert((numerator, denominator), kind)
     if kind == "opaque":
+        if isinstance(denominator, Traced):
+            return Traced(ratio(numerator.expression, denominator.expression, at_zero))
         if package(denominator) == "sympy" and denominator.is_zero:
             sympy = importlib.import_module("sympy")
             return sympy.Integer(at_zero) if numerator.is_zero else sympy.oo
@@ -215,6 +224,8 @@ def _function(name: str, value: Any) -> Any:
         return getattr(xp, name)(xp.astype(value, xp.float64))
     if kind == "opaque":
         root = package(value)
+        if root == "theory":
+            return Traced(_function(name, value.expression))
         if root == "sympy":
             return getattr(importlib.import_module("sympy"), name)(value)
         if root == "flint":

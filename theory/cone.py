@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from theory.formula import Assumption, Bound, _with_generic_builtins
+from theory.formula import Assumption, Bound
 from theory.moments import Moments
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def prove_dominates_cantelli(bound: Bound, *, timeout: float = 4.0) -> Dominance
     if bound.inputs is not Moments or bound.direction != "upper":
         return None
     try:
-        expression = bound.expression
+        expression = bound.trace(bound.symbols)
     except TypeError:
         return None
     if sp.count_ops(expression) > _LARGEST or not _rational(expression):
@@ -387,10 +387,9 @@ def _mean_zero_is_covered(bound: Bound, M: Any, K: Any) -> bool:
 
     if Assumption.NONZERO_MEAN in bound.assumptions:
         return True
-    numbers = [sp.Integer(0), sp.Integer(0)]
     for t in (0, 1):
-        moments = Moments(*numbers, sp.Integer(t))
-        value = sp.simplify(sp.sympify(_with_generic_builtins(bound.formula)(moments, M, K)))
+        values = {"m2": sp.Integer(0), "a": sp.Integer(0), "t": sp.Integer(t), "M": M, "K": K}
+        value = sp.simplify(bound.trace(values))
         if value.has(sp.nan, sp.zoo):
             continue  # undefined: no claim
         if not (value.is_extended_real and (value >= 1) == sp.true):

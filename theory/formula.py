@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from fractions import Fraction
@@ -24,6 +24,7 @@ from theory.arithmetic import (
     sqrt,
 )
 from theory.moments import Moments
+from theory.tracing import Traced
 
 if TYPE_CHECKING:
     import sympy
@@ -280,20 +281,33 @@ class Bound:
         TypeError
             If the formula branches on values or calls functions that know numbers only.
         """
-        if self.symbolic is not None:
-            return self.symbolic()
+        return self.trace(self.symbols) if self.symbolic is None else self.symbolic()
+
+    def trace(self, values: Mapping[str, Any]) -> sympy.Expr:
+        """The formula at given SymPy values of the inputs and of M and K, followed by ``theory.tracing``.
+
+        Parameters
+        ----------
+        values
+            SymPy expressions by name: the fields of the inputs, M and K.
+
+        Raises
+        ------
+        TypeError
+            If the formula branches on values or calls functions that know numbers only.
+        """
         import sympy
 
-        symbols = self.symbols
-        inputs = self.inputs(**{item.name: symbols[item.name] for item in fields(self.inputs)})
+        traced = {name: Traced(value) for name, value in values.items()}
+        inputs = self.inputs(**{item.name: traced[item.name] for item in fields(self.inputs)})
         try:
-            value = _with_generic_builtins(self.formula)(inputs, symbols["M"], symbols["K"])
+            value = _with_generic_builtins(self.formula)(inputs, traced["M"], traced["K"])
         except (TypeError, AttributeError, ValueError) as error:
             raise TypeError(
                 f"{self.name}: the formula works on numbers only ({error}); use exp, sqrt, log, minimum and "
                 "maximum of theory.bounds, and no branches, to get an expression"
             ) from error
-        return sympy.sympify(value)
+        return value.expression if isinstance(value, Traced) else sympy.sympify(value)
 
     def latex(self) -> str:
         """The expression in LaTeX.

@@ -243,6 +243,11 @@ def test_proofs_are_rechecked_and_can_fail():
         bound(lambda m, M, K: ((M + K) * m.a + m.t) / ((M + K) * m.a + m.t + M * K * m.m2**2) / 2 + 1 / 4),
         bound(lambda m, M, K: 1 / (1 + M * K / (M + K + 1) * m.d_align) + m.m2 - m.m2**2),
         bound(lambda m, M, K: math.exp(-m.d_align)),
+        # Branches: a SymPy symbol is true in `if x`, and not equal to any number.
+        bound(lambda m, M, K: 0 if M == 500 else B_exact(m, M, K)),
+        bound(lambda m, M, K: B_exact(m, M, K) if m.t else 0),
+        bound(lambda m, M, K: {(500, 1): 0}.get((M, K), 1)),
+        bound(lambda m, M, K: 1 if M in (1, 2, 3) else 0),
     ],
 )
 def test_nothing_false_is_proved(claim):
