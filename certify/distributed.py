@@ -36,7 +36,8 @@ def all_reduce(moments: GradientMoments, group: Any = None) -> GradientMoments:
     A DistributedSampler repeats examples to make the shards equal; repeated units break independence. Pass
     ``drop_last=True`` or an uneven sampler.
 
-    Under ``torchrun``, with ``q`` this rank's gradients: ``total = all_reduce(GradientMoments.from_array(q))``.
+    Under ``torchrun``, with ``q`` this rank's gradients:
+    ``total = all_reduce(GradientMoments.from_array(q))``.
     """
     import torch
     from torch import distributed
