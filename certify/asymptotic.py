@@ -19,8 +19,8 @@ from scipy import special
 from certify.estimators import jackknife
 
 Float = NDArray[np.float64]
-Method = Literal["mover", "fieller", "bootstrap"]
-METHODS: tuple[str, ...] = ("mover", "fieller", "bootstrap")
+Method = Literal["separate", "mover", "fieller", "bootstrap"]
+METHODS: tuple[str, ...] = ("separate", "mover", "fieller", "bootstrap")
 
 
 class Combination(NamedTuple):
@@ -103,6 +103,18 @@ def numerator_limits(r: Replicated, k: Combination, alpha: float) -> tuple[float
     return v, v - half, v + half
 
 
+def separate(r: Replicated, k: Combination, alpha: float) -> tuple[float, float]:
+    """Lower and upper limit of numerator/m2^2, each at level alpha, from limits of both at alpha/2.
+
+    Numerator below its upper limit and m2 above its lower limit imply the limit of the ratio, whatever their
+    dependence (Bonferroni).
+    """
+    _, v_low, v_high = numerator_limits(r, k, alpha / 2)
+    e_low, e_high = signal_limits(r, alpha / 2)
+    high = math.inf if e_low <= 0 or v_high < 0 else v_high / e_low**2
+    return (max(v_low, 0.0) / e_high**2 if e_high > 0 else 0.0), high
+
+
 def mover(r: Replicated, k: Combination, alpha: float) -> tuple[float, float]:
     r"""Lower and upper limit of numerator/m2^2, each at level alpha, recovered from separate limits.
 
@@ -173,8 +185,8 @@ def smaller_dimension(r: Replicated, alpha: float) -> tuple[float, float]:
     The lower limit needs no correction: "d_align <= c" is refuted by refuting both dimensions. The upper one
     shares its error between them.
     """
-    low = min(inverse(mover(r, k, alpha)[1]) for k in (PARALLEL, TRACE))
-    high = min(inverse(mover(r, k, alpha / 2)[0]) for k in (PARALLEL, TRACE))
+    low = min(inverse(separate(r, k, alpha)[1]) for k in (PARALLEL, TRACE))
+    high = min(inverse(separate(r, k, alpha / 2)[0]) for k in (PARALLEL, TRACE))
     return low, high
 
 

@@ -12,7 +12,6 @@ from typing import final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
 from certify.intervals import ConfidenceInterval, check_confidence
 
@@ -84,8 +83,14 @@ class Capital:
                 # One logarithm for several factors; each is between 0 and 1 + max |ratio|.
                 factors = 1.0 - ratio[start : start + _STEPS, :, None] * _STAKES
                 self.log_capital += np.log(np.multiply.reduce(factors, axis=0))
-        self.log_peak = np.maximum(self.log_peak, special.logsumexp(self.log_capital + _LOG_WEIGHTS, axis=1))
+        self.log_peak = np.maximum(self.log_peak, self.log_mixture())
         self.steps += payoffs.shape[0]
+
+    def log_mixture(self) -> Float:
+        """Log of the capital now, per column."""
+        terms = self.log_capital + _LOG_WEIGHTS
+        top = terms.max(axis=1)  # finite: stakes below 1 lose no more than a part
+        return np.asarray(top + np.log(np.exp(terms - top[:, None]).sum(axis=1)))
 
     def rejected(self, alpha: float) -> NDArray[np.bool_]:
         """Columns whose hypothesis ``E[Y | past] >= 0`` is rejected at level alpha by now."""

@@ -210,7 +210,7 @@ def certificate(
     K: int,
     confidence: float = 0.95,
     tier: Tier = "asymptotic",
-    method: Literal["mover", "fieller", "bootstrap"] = "mover",
+    method: Literal["separate", "mover", "fieller", "bootstrap"] = "separate",
     bound: float | None = None,
     direction: Any = None,
     resamples: int = 999,
@@ -240,7 +240,7 @@ def certificate(
         What the limits rest on.  ``plug-in``: nothing, no confidence.  ``asymptotic``: large n and finite
         fourth moments.  ``bounded``: ``bound`` on every unit's norm.  ``replicates``: independence alone, and
         n >= M + K.  ``conditional``: ``direction`` is the given mu_M, the statement is about K further units.
-    method : {"mover", "fieller", "bootstrap"}
+    method : {"separate", "mover", "fieller", "bootstrap"}
         How the asymptotic tier makes its limits; the default is the one that the coverage study supports.
     bound : float, optional
         R with |q| <= R (tier bounded), or with |mu_M . q| <= R |mu_M| (tier conditional; without it the

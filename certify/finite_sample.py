@@ -150,14 +150,26 @@ def replicate_signs(Q: Float, M: int, K: int) -> tuple[int, int]:
     return int((dots <= noise).sum()), r
 
 
+def projections(Q: Float, direction: Float) -> Float:
+    """Rows times the unit vector along ``direction``; values within rounding of 0 become 0: a tie."""
+    v = direction / np.abs(direction).max()
+    v = v / np.linalg.norm(v)
+    x = Q @ v
+    x[np.abs(x) <= 1e-15 * (v.size + 8) * (np.abs(Q) @ np.abs(v))] = 0.0
+    return np.asarray(x)
+
+
 def conditional_signs(x: Float, K: int) -> tuple[int, int]:
     """Events "mean of K projections <= 0" among floor(n/K) disjoint groups of x, and their number."""
     r = x.size // K
     if r == 0:
         raise ValueError(f"n={x.size}, K={K}: expected at least K units; collect more units")
-    means = x[: r * K].reshape(r, K).mean(axis=1)
-    noise = 1e-14 * K * np.abs(x[: r * K]).reshape(r, K).mean(axis=1)
-    return int((means <= noise).sum()), r
+    return int(opposed(x[: r * K].reshape(r, K)).sum()), r
+
+
+def opposed(groups: Float) -> NDArray[np.bool_]:
+    """Whether the mean of each row is <= 0; within rounding of 0 counts as a tie, hence as opposed."""
+    return np.asarray(groups.mean(axis=1) <= 1e-15 * groups.shape[1] * np.abs(groups).mean(axis=1))
 
 
 def sign_limit(events: int, trials: int, confidence: float, unit: str) -> ConfidenceInterval:

@@ -276,7 +276,7 @@ def estimate_intervals(
 
     m2, a = mu^T Sigma mu and t = tr Sigma^2 by the jackknife (a and t on the log scale where all deletions
     are positive); m2^2 as the signed square of the limits of m2; the dimensions from separate limits of
-    numerator and denominator (see ``certify.asymptotic.mover``), infinite where m2 may be 0.
+    numerator and denominator (see ``certify.asymptotic.separate``), infinite where m2 may be 0.
 
     Parameters
     ----------
@@ -327,7 +327,7 @@ def estimate_intervals(
     ):
         _, low, high = asymptotic.numerator_limits(r, k, alpha / 2)
         found[name] = make(name, rescale(low, 4 * e), rescale(high, 4 * e))
-        small, large = asymptotic.mover(r, k, alpha / 2)
+        small, large = asymptotic.separate(r, k, alpha / 2)
         found[dimension] = make(dimension, asymptotic.inverse(large), asymptotic.inverse(small))
     small, large = asymptotic.smaller_dimension(r, alpha / 2)
     found["d_align"] = make("d_align", small, large)

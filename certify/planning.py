@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from certify.asymptotic import PARALLEL, TRACE, Combination, Replicated, inverse, mover
+from certify.asymptotic import PARALLEL, TRACE, Combination, Replicated, inverse, separate
 from certify.estimators import estimate
 from certify.intervals import check_confidence, check_count
 from certify.moments import GradientMoments
@@ -350,7 +350,7 @@ def plan(
     if detected:
         if found.d_par is not None and found.d_2 is not None:
             sizes = sizes_for(target, d_par=found.d_par, d_2=found.d_2, **fixed)  # type: ignore[arg-type]
-        low_par, low_2 = (inverse(mover(r, k, alpha / 2)[1]) for k in (PARALLEL, TRACE))
+        low_par, low_2 = (inverse(separate(r, k, alpha / 2)[1]) for k in (PARALLEL, TRACE))
         if low_par > 0 and low_2 > 0:
             cautious = sizes_for(target, d_par=low_par, d_2=low_2, **fixed)  # type: ignore[arg-type]
     return Plan(
@@ -389,14 +389,15 @@ def _spread(r: Replicated, at: Sizes) -> float:
 
 
 def _units_to_certify(n: int, r: Replicated, at: Sizes, c: float, alpha: float) -> int | None:
-    """n at which log(upper odds) = log(odds) + t s sqrt(n_pilot/n) reaches log c."""
+    """n at which the upper limit of the odds (see ``separate``) reaches c, to first order in the spreads."""
     k = Combination.variance(at.M, at.K)
-    odds = (k.a * float(r.point[2]) + k.t * float(r.point[3])) / float(r.point[0]) ** 2
-    if odds <= 0:
+    v, e = k.a * float(r.point[2]) + k.t * float(r.point[3]), float(r.point[0])
+    if v <= 0:
         return n
-    if odds >= c:
+    if v / e**2 >= c:
         return None
-    return _scaled(n, r.quantile(alpha) * _spread(r, at) / math.log(c / odds))
+    relative = r.spread(lambda x: k.a * x[:, 2] + k.t * x[:, 3]) / v + 2 * r.spread(lambda x: x[:, 0]) / e
+    return _scaled(n, r.quantile(alpha / 2) * relative / math.log(c * e**2 / v))
 
 
 def _scaled(n: int, times: float) -> int | None:

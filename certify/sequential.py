@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from certify.betting import Capital, smallest_rejected
-from certify.finite_sample import conditional_game
+from certify.finite_sample import conditional_game, opposed, projections
 from certify.intervals import check_count
 
 Float = NDArray[np.float64]
@@ -169,8 +169,7 @@ def _direction(direction: ArrayLike) -> Float:
     v = np.asarray(direction, dtype=np.float64)
     if v.ndim != 1 or not np.isfinite(v).all() or not v.any():
         raise ValueError(f"direction.shape={v.shape}: expected a nonzero finite vector, the given mu_M")
-    v = v / np.abs(v).max()
-    return np.asarray(v / np.linalg.norm(v))
+    return v
 
 
 def _projections(batch: Any, v: Float | None, seen: int) -> Float:
@@ -180,7 +179,7 @@ def _projections(batch: Any, v: Float | None, seen: int) -> Float:
     if v is not None:
         if x.ndim != 2 or x.shape[1] != v.size:
             raise ValueError(f"batch.shape={x.shape}: expected (B, {v.size}), one gradient per row")
-        x = x @ v
+        x = projections(x, v)
     elif x.ndim != 1:
         raise ValueError(f"batch.shape={x.shape}: expected projections (B,), or pass direction=mu_M")
     if not np.isfinite(x).all():
@@ -205,8 +204,7 @@ class _Signs:
         if not whole:
             return
         groups = x[:whole].reshape(-1, self.K)
-        # Ties and values within rounding of 0 count against the certificate.
-        event = (groups.mean(axis=1) <= 1e-14 * self.K * np.abs(groups).mean(axis=1)).astype(np.float64)
+        event = opposed(groups).astype(np.float64)
         self.events += int(event.sum())
         self.trials += event.size
         payoff = event[:, None] - self.target

@@ -35,7 +35,7 @@ class Request:
     K: int
     confidence: float
     unit: str
-    method: str = "mover"
+    method: str = "separate"
     resamples: int = 999
     rng: np.random.Generator | int = 0
     bound: float | None = None
@@ -203,9 +203,9 @@ def _odds_limits(
     if ask.method == "bootstrap":
         samples = resampled(moments, ask.resamples, ask.rng)
         return lambda k, alpha: asymptotic.percentile(samples, k, alpha)
-    if ask.method == "fieller":
-        return lambda k, alpha: asymptotic.fieller(r, k, alpha)
-    return lambda k, alpha: asymptotic.mover(r, k, alpha)
+    limits = {"separate": asymptotic.separate, "mover": asymptotic.mover, "fieller": asymptotic.fieller}
+    chosen = limits[ask.method]
+    return lambda k, alpha: chosen(r, k, alpha)
 
 
 def _signal(detected: bool) -> AssumptionStatus:
@@ -340,9 +340,7 @@ def conditional_tier(moments: GradientMoments, ask: Request) -> Outcome:
         raise ValueError(
             f"direction.shape={v.shape}: expected a nonzero finite vector of shape ({moments.d},)"
         )
-    v = v / np.abs(v).max()
-    length = float(np.linalg.norm(v))
-    x = Q @ (v / length)
+    x = finite_sample.projections(Q, v)
     given = AssumptionStatus("mu_M made of units that are not in this sample", "declared")
     if ask.bound is None:
         events, trials = finite_sample.conditional_signs(x, ask.K)

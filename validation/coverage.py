@@ -142,7 +142,7 @@ class _Study:
         self.options: dict[str, Any] = {}
         base, _, method = tier.partition(":")
         if base == "asymptotic":
-            self.options = {"method": method or "mover"} | (
+            self.options = {"method": method or "separate"} | (
                 {"resamples": 299} if method == "bootstrap" else {}
             )
         self.base = base
@@ -275,6 +275,7 @@ def _quartiles(values: list[float]) -> list[float]:
 
 TIERS: dict[str, tuple[int, int]] = {
     # tier[:method] -> (M, K); small sizes where probabilities themselves are counted
+    "asymptotic:separate": (64, 64),
     "asymptotic:mover": (64, 64),
     "asymptotic:fieller": (64, 64),
     "asymptotic:bootstrap": (64, 64),
