@@ -1,6 +1,6 @@
 """The public pretrained ResNet-20 on real CIFAR-10 images: accuracy and geometry against known values.
 
-Needs the image file and checkpoints, which are not shipped: a folder ``shared/data`` beside the repository, or
+Needs images and checkpoints that are not shipped: a folder ``shared/data`` beside the repository, or
 the folder that ``GRADIENT_ALIGNMENT_DATA`` names.
 """
 
