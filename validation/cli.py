@@ -26,7 +26,8 @@ class State:
     """What the error handler must know about the call."""
 
     debug: bool = False
-    resumable: bool = False
+    resumable: str = ""
+    """Folder of the run that an interruption leaves to be continued."""
 
 
 def _debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
@@ -122,7 +123,7 @@ def validate(
 
     report.check_formats(formats)
     folder = out or Path("runs") / preset
-    state.resumable = True
+    state.resumable = str(folder)
     contradiction: BoundViolated | None = None
     with Bars() as bars:
         try:
@@ -326,11 +327,12 @@ def main(arguments: list[str] | None = None) -> int:
     except click.ClickException as error:
         return _error(error.format_message().rstrip("."), _help(error))
     except (click.Abort, KeyboardInterrupt):
-        kept = (
-            "finished cells are kept and the same command goes on from there"
-            if state.resumable
-            else "nothing kept"
-        )
+        kept = "nothing was kept"
+        if state.resumable:
+            kept = (
+                "finished cells are kept; the same command goes on from there, and "
+                f"`certify report {state.resumable}` shows them"
+            )
         click.echo(f"\ninterrupted: {kept}", err=True)
         return 130
     except BrokenPipeError:

@@ -175,11 +175,6 @@ def _show(certificates: Mapping[str, Any], note: str, explain: bool, written: li
         box=None,
         pad_edge=False,
         header_style="dim",
-        caption=(
-            f"n = {first.n} units ({first.unit}), positions {first.positions}, M = {first.M}, K = {first.K}; "
-            f"{note}"
-        ),
-        caption_justify="left",
     )
     for head in ("module", "d", "d_par", "d_2", "d_align", "B_exact", "B_align", "P(T ≤ 0) at most", "state"):
         table.add_column(
@@ -197,6 +192,8 @@ def _show(certificates: Mapping[str, Any], note: str, explain: bool, written: li
         )
     console = output()
     console.print(table)
+    sizes = f"n = {first.n} units ({first.unit}), positions {first.positions}, M = {first.M}, K = {first.K}"
+    console.print(f"{sizes}; {note}", style="dim", markup=False, soft_wrap=True)
     console.print("B: estimate, then upper limit after ≤", style="dim", markup=False)
     if explain:
         for c in certificates.values():

@@ -197,7 +197,16 @@ class Canvas:
             ax.plot(
                 [1.005, 1.03], [y0, y1], transform=ax.transAxes, color=colour, linewidth=0.8, clip_on=False
             )
-            ax.text(1.045, y1, text, transform=ax.transAxes, color=colour, fontsize=11, va="center")
+            ax.text(
+                1.045,
+                y1,
+                text,
+                transform=ax.transAxes,
+                color=colour,
+                fontsize=11,
+                va="center",
+                parse_math=False,
+            )
 
     def svg(self, id: str, alt: str) -> str:
         """The panel as an SVG element whose identifiers start with ``id``."""
@@ -222,6 +231,7 @@ def _clean(svg: str, id: str, alt: str) -> str:
     used = set(re.findall(r"(?:href=\"#|url\(#)([^\")]+)", svg))
     svg = re.sub(r" id=\"([^\"]+)\"", lambda m: f' id="{id}-{m.group(1)}"' if m.group(1) in used else "", svg)
     svg = re.sub(r"(href=\"#|url\(#)", rf"\g<1>{id}-", svg)
+    svg = re.sub(r"<path(?![^>]*\sd=)[^>]*/>", "", svg)  # a line without points
     svg = re.sub(r"<defs>\s*</defs>", "", svg)
     svg = re.sub(r">\s+<", "><", svg)
     for colour, variable in _VARIABLES.items():

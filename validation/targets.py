@@ -137,6 +137,9 @@ def _hugging_face(path: str) -> tuple[Any, Any]:
     except OSError as error:
         place = "" if local else " (not a folder here, and the hub could not give it)"
         raise ValueError(f"--model=hf:{path}: no causal language model there{place}") from error
+    files = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
+    if local and not any((Path(path) / f).exists() for f in files):
+        return model.eval(), None  # transformers would make up an empty tokenizer
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(path, local_files_only=local)
     except (OSError, ValueError, KeyError):

@@ -57,8 +57,8 @@ def claim_table(records: Sequence[Record]) -> list[ClaimRow]:
 
 def _outcomes(cells: Sequence[Misalignment], which: Literal["B_exact", "B_align"]) -> list[Outcome]:
     """One outcome per cell; a violation must survive Holm's correction over all cells given."""
-    p_values = np.ones(len(cells))
     out: list[Outcome] = ["undecided"] * len(cells)
+    limits = np.full(len(cells), np.nan)  # nan: not decided by counts
     for i, cell in enumerate(cells):
         bound: Measured = getattr(cell, which)
         if bound.value is None:
@@ -68,11 +68,12 @@ def _outcomes(cells: Sequence[Misalignment], which: Literal["B_exact", "B_align"
             exceeds = cell.log_probability > math.log(bound.value) + 1e-9 if bound.value > 0 else True
             out[i] = "fails" if exceeds else "holds"
             continue
-        limit = bound.value if bound.high is None else bound.high
-        p_values[i] = stats.binom.sf(cell.events - 1, cell.trials, min(limit, 1.0))
+        limits[i] = min(bound.value if bound.high is None else bound.high, 1.0)
         recorded = cell.verdict if which == "B_exact" else cell.verdict_align
         if recorded == "holds":
             out[i] = "holds"
+    events, trials = (np.array([getattr(c, f) for c in cells]) for f in ("events", "trials"))
+    p_values = np.where(np.isnan(limits), 1.0, stats.binom.sf(events - 1, trials, np.nan_to_num(limits)))
     for k in np.flatnonzero(holm(p_values, 1 - CONFIDENCE)):
         out[int(k)] = "fails"
     return out
