@@ -287,8 +287,13 @@ def test_the_probe_skips_dropped_examples(model):
 
     none, some = torch.zeros(4, dtype=torch.bool), torch.tensor([False, True, False, True])
     found = gradients(model, loss, [(x, y, none), (x, y, some)], at="0")
-    assert found["0"].shape == (2, 8)
+    whole = gradients(model, classification, [(x, y)], at="0")["0"]
+    assert nets.relative_error(found["0"], whole[some.numpy()]) < 1e-12
     assert found.report.dropped == 6
+    assert np.array_equal(gradients(model, loss, [(x, y, some)], at="0", max_units=1)["0"], found["0"][:1])
+    grouped = gradients(model, loss, [(x, y, some)], at="0", unit=lambda batch: ["a", "a", "b", "a"])
+    assert nets.relative_error(grouped["0"][0], found["0"].mean(0)) < 1e-12
+    assert grouped.report.units == 1
 
 
 def test_batches_that_cannot_be_cut(model, batches):
