@@ -139,6 +139,10 @@ class Tail:
         Only where t lies on this tail's side of the mean, so that the saddle is in (0, 1).
         """
         u, q = _minimum(lambda u, q: float(self.derivatives(u, q)[0]) + 1 / u)
+        for _ in range(2):  # the formula takes a difference of two large numbers: polish u to rounding
+            first, second, _ = self.derivatives(u, q)
+            step = float((first + 1 / u) / (second - 1 / u**2))
+            u, q = u - step, q + step
         return u, float(self.exponent(u, q)) + math.log(u), float(self.derivatives(u, q)[1]) - 1 / u**2
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -240,13 +240,16 @@ def lugannani_rice_log_probability(
     if not s.any():
         return gaussian_log_probability(m, s, M, K, t)
     form = _form(m, s, M, K, t)
-    excess = -form.excess  # t - E T
     variance = float(form.k @ form.r**2 + 2 * (1 + form.eta) * (form.b @ form.r))
-    third = float(6 * (form.b @ form.r**2))
-    if abs(excess) < 1e-4 * math.sqrt(variance):  # the formula is 0/0 at the mean: its limit, linearised
-        limit = 0.5 + third / (6 * math.sqrt(2 * math.pi) * variance**1.5)
-        return math.log(limit + excess / math.sqrt(2 * math.pi * variance))
-    sign = -1 if excess < 0 else 1
+    edge = 1e-3 * math.sqrt(variance)
+    if abs(form.excess) < edge:  # 0/0 at the mean: interpolate across it
+        low, high = (math.exp(_lugannani_rice(replace(form, excess=e))) for e in (edge, -edge))
+        return math.log(low + (high - low) * (edge - form.excess) / (2 * edge))
+    return _lugannani_rice(form)
+
+
+def _lugannani_rice(form: Form) -> float:
+    sign = -1 if form.excess > 0 else 1
     u, phi, second = Tail(form, sign).plain_saddle()
     w = sign * math.sqrt(-2 * phi)
     correction = 1 / w - 1 / (sign * u * math.sqrt(second))

@@ -28,9 +28,9 @@ def brute_force(law: FiniteLaw, M: int, K: int, threshold: F = F(0), test: Finit
             weight = F(1)
             for _, w in (*xs, *ys):
                 weight *= w
-            value = sum(
-                sum(x[i] for x, _ in xs) * sum(y[i] for y, _ in ys) for i in range(law.dimension)
-            ) / (M * K)
+            value = sum(sum(x[i] for x, _ in xs) * sum(y[i] for y, _ in ys) for i in range(law.dimension)) / (
+                M * K
+            )
             if value <= threshold:
                 total += weight
     return total
@@ -196,7 +196,11 @@ class TestLimits:
             (lambda: finite_support_probability(coin(), 1, True), TypeError, "K=True has type bool"),
             (lambda: finite_support_probability(coin(), 1, 1, threshold=0.5), TypeError, "threshold=0.5"),
             (lambda: finite_support_probability([0, 1], 1, 1), TypeError, "law has type list"),
-            (lambda: finite_support_probability(coin(), 1, 1, test_law=3), TypeError, "test_law has type int"),
+            (
+                lambda: finite_support_probability(coin(), 1, 1, test_law=3),
+                TypeError,
+                "test_law has type int",
+            ),
             (
                 lambda: finite_support_probability(coin(), 1, 1, test_law=WORST),
                 ValueError,
