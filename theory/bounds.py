@@ -34,7 +34,9 @@ _LAWS = "every law with finite second moments; m2 = 0 gives the vacuous value 1"
 
 
 def n_eff(M: Any, K: Any) -> Any:
-    """Effective sample size MK/(M+K+1).
+    r"""Effective sample size.
+
+    .. math:: n_{\mathrm{eff}} = \frac{MK}{M+K+1}.
 
     Parameters
     ----------
@@ -108,9 +110,9 @@ B_align = Bound(
 
 
 def B_regrouped(b: Any) -> Bound:
-    """B_align when units are averaged in groups of b before they are counted.
+    r"""B_align when units are averaged in groups of b before they are counted.
 
-    1/(1 + MK/(M+K+b) min(d_par, b d_2)).
+    .. math:: \Bigl(1 + \frac{MK}{M+K+b} \min(d_\parallel,\ b\, d_2)\Bigr)^{-1}.
 
     Never below ``B_exact``, and equal to it at b = d_par/d_2 = t/a: the loss in ``B_align`` is the choice of
     unit.

@@ -172,11 +172,11 @@ def _scale_invariant(expression: Any, m2: Any, a: Any, t: Any) -> bool:
     one = expression.xreplace(names)
     scaled = expression.xreplace({m2: c * names[m2], a: c**2 * names[a], t: c**2 * names[t]})
     if expression.has(sp.Min, sp.Max):  # compared branch by branch, in the same order
-        pairs = zip(_branches(one), _branches(scaled), strict=True)
-        return all(
+        left, right = list(_branches(one)), list(_branches(scaled))
+        return len(left) == len(right) and all(
             sp.cancel(v - w) == 0
             and all(_same_sign(x, y, c) for x, y in zip(conditions, others, strict=True))
-            for (_, conditions, v), (_, others, w) in pairs
+            for (_, conditions, v), (_, others, w) in zip(left, right, strict=True)
         )
     return bool(sp.cancel(one - scaled) == 0)
 

@@ -76,9 +76,10 @@ def _normalise(record: Any, signed: tuple[str, ...] = ()) -> Kind:
 
 @dataclass(frozen=True)
 class Moments:
-    """The three population scalars of one unit's gradient q with mean mu and covariance Sigma.
+    r"""The three population scalars of one unit's gradient q with mean mu and covariance Sigma.
 
-    m2 = |mu|^2, a = mu^T Sigma mu, t = tr(Sigma^2); always a^2 <= m2^2 t, with equality in dimension 1.
+    .. math:: m_2 = \lVert\mu\rVert^2, \quad a = \mu^\top \Sigma \mu, \quad t = \operatorname{tr} \Sigma^2,
+              \qquad a^2 \le m_2^2\, t \text{ (equality in dimension 1)}.
 
     Units: if q has unit u then m2 is in u^2, and a and t are in u^4.  Values may be ``Fraction`` or ``int``
     (exact), ``float``, NumPy arrays or torch tensors (elementwise, float64), or sympy, z3 and flint
@@ -131,9 +132,9 @@ class Moments:
 
     @classmethod
     def from_law(cls, law: HasScalars) -> Moments:
-        """Moments of a law, exact when the law is.
+        r"""Moments of a law, exact when the law is.
 
-        m2 = |mu|^2, a = mu^T Sigma mu, t = tr(Sigma^2).
+        .. math:: (\lVert\mu\rVert^2,\ \mu^\top \Sigma \mu,\ \operatorname{tr} \Sigma^2).
 
         Parameters
         ----------
@@ -144,9 +145,9 @@ class Moments:
 
     @classmethod
     def from_arrays(cls, mu: Any, Sigma: Any) -> Moments:
-        """Moments from a mean and a covariance, float64.
+        r"""Moments from a mean and a covariance, float64.
 
-        m2 = |mu|^2, a = mu^T Sigma mu, t = tr(Sigma^2).
+        .. math:: (\lVert\mu\rVert^2,\ \mu^\top \Sigma \mu,\ \operatorname{tr} \Sigma^2).
 
         Parameters
         ----------
@@ -300,24 +301,26 @@ class TwoLawMoments:
 
 @dataclass(frozen=True)
 class ConditionalMoments:
-    """The scalar law of X = v^T q once the training mean v = mu_M is given; T is the mean of K such X.
+    r"""The scalar law of X = v^T q once the training mean v = mu_M is given; T is the mean of K such X.
 
-    mean = v^T mu, variance = v^T Sigma v, radius = an almost sure bound on |v^T q|, for instance |v| R when
-    |q| <= R.
+    .. math:: \text{mean} = v^\top\mu, \quad \text{variance} = v^\top\Sigma v, \quad
+              \lvert v^\top q\rvert \le \text{radius} \text{ almost surely},
+
+    for instance radius = norm(v) R when norm(q) <= R.
 
     Parameters
     ----------
     mean
-        E[T | mu_M]; may be negative, and then misalignment is the likely outcome.
+        The expectation of T given mu_M; may be negative, and then misalignment is the likely outcome.
     variance
-        Var(X | mu_M) of one test unit.
+        The variance of X for one test unit, given mu_M.
     radius
         Needed by the Bernstein and Hoeffding bounds only.
 
     Raises
     ------
     ValueError
-        If |mean| > radius or variance > radius^2 - mean^2: no law in [-radius, radius] has these moments.
+        If variance + mean^2 > radius^2: no law in [-radius, radius] has these moments.
 
     Examples
     --------
@@ -342,7 +345,7 @@ class ConditionalMoments:
 
     @classmethod
     def from_law(cls, law: FiniteSupport, v: Sequence[Any]) -> ConditionalMoments:
-        """Exact moments of v^T q for a finite-support law; the radius is the largest |v^T atom|."""
+        """Exact moments of v^T q for a finite-support law; the radius is the largest absolute value."""
         values = [_dot(v, atom) for atom in law.atoms]
         mean = sum((p * x for p, x in zip(law.weights, values, strict=True)), Fraction(0))
         variance = sum((p * (x - mean) ** 2 for p, x in zip(law.weights, values, strict=True)), Fraction(0))
@@ -385,12 +388,15 @@ class StatisticMoments:
 
 @dataclass(frozen=True)
 class SubGaussianMoments:
-    """A mean and a variance proxy: E exp(l^T (q - mu)) <= exp(proxy |l|^2 / 2) for every vector l.
+    r"""A mean and a variance proxy.
+
+    .. math:: E \exp(\lambda^\top (q - \mu)) \le \exp(\text{proxy}\, \lVert\lambda\rVert^2 / 2)
+              \quad \text{for every } \lambda.
 
     Parameters
     ----------
     m2
-        |mu|^2.
+        The squared norm of mu.
     proxy
         The variance proxy sigma^2 > 0; at least the largest eigenvalue of Sigma.
     dimension

@@ -305,7 +305,8 @@ def falsify(
     if Assumption.GAUSSIAN in bound.assumptions:
         from theory.gaussian_search import gaussian_laws
 
-        return hunt.gaussian(gaussian_laws(seed))
+        certificate = prove_dominates_cantelli(bound)
+        return hunt.gaussian(gaussian_laws(seed)) if certificate is None else Proved(bound.name, certificate)
     found = hunt.structured(hunt.sizes[:2])
     if found is None:
         certificate = prove_dominates_cantelli(bound)

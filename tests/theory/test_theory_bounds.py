@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import subprocess
 import sys
@@ -301,6 +302,27 @@ def test_expression_agrees_with_the_numbers():
     for B in (B_exact, B_align, B_chebyshev, B_regrouped(F(5, 2))):
         expression = B.expression.subs({s: values[n] for n, s in B.symbols.items()})
         assert F(str(expression)) == B(Moments(F(2), F(1, 3), F(5)), 3, 4)
+
+
+def test_expressions_under_stronger_assumptions_agree_with_the_numbers():
+    cases = [
+        (B_conditional_cantelli, ConditionalMoments(F(1, 5), F(1, 3), F(2))),
+        (B_conditional_bernstein, ConditionalMoments(F(1, 5), F(1, 3), F(2))),
+        (B_conditional_hoeffding, ConditionalMoments(F(1, 5), F(1, 3), F(2))),
+        (B_fourth, StatisticMoments(F(3), F(1), F(1, 2), F(4))),
+        (B_two_laws, TwoLawMoments(F(2), F(1), F(3), F(5))),
+    ]
+    for B, inputs in cases:
+        values = {"M": 3, "K": 4} | {f.name: getattr(inputs, f.name) for f in dataclasses.fields(inputs)}
+        expression = B.expression.subs({s: values[n] for n, s in B.symbols.items()})
+        assert float(expression) == pytest.approx(float(B(inputs, 3, 4)), rel=1e-13)
+    B, x = B_subgaussian, SubGaussianMoments(F(2), F(3), 5)
+    values = {"M": 30, "K": 40, "m2": 2, "proxy": 3, "dimension": 5}
+    at_tilt = B.expression.subs({s: values[n] for n, s in B.symbols.items()})
+    (u,) = at_tilt.free_symbols
+    tilts = [float(at_tilt.subs(u, F(k, 512))) for k in range(1, 512)]
+    assert B(x, 30, 40) == pytest.approx(min(tilts), rel=1e-12)
+    assert min(tilts) < 0.1
 
 
 @pytest.mark.parametrize(

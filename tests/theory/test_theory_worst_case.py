@@ -154,9 +154,11 @@ def test_gaussian_units_are_searched_separately():
     tail = integrate.quad(special.k0, 9, 60)[0] / math.pi
     assert tail == pytest.approx(1.543e-5, rel=1e-3)
     assert tail > 10 * B
-    fine = falsify(bound(lambda m, M, K: B_exact(m, M, K), assumes="Gaussian units", M=1, K=2))
+    fine = falsify(bound(lambda m, M, K: B_exact(m, M, K) ** 0.9, assumes="Gaussian units", M=1, K=2))
     assert isinstance(fine, Unrefuted)
     assert fine.worst_case.ratio < 1
+    true = bound(lambda m, M, K: B_exact(m, M, K), assumes="Gaussian units")
+    assert isinstance(falsify(true), Proved)
 
 
 def test_exponential_bound_survives_for_gaussians_in_one_dimension_and_isotropic():
