@@ -51,11 +51,14 @@ class Replicated:
         Estimates without group j.
     sizes : array (groups,)
         Units in group j; all ones for the ordinary jackknife.
+    exponent : int
+        The estimates belong to gradients times 2^-exponent.
     """
 
     point: Float
     without: Float
     sizes: Float
+    exponent: int = 0
 
     @property
     def groups(self) -> int:

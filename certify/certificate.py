@@ -271,6 +271,7 @@ def certificate(
     'signal not detected'
     """
     from certify.moments import GradientMoments
+    from certify.replication import copies
     from certify.tiers import RUN, Request
 
     if tier not in TIERS:
@@ -297,6 +298,12 @@ def certificate(
     )
     found = RUN[tier](given, ask)
     notes = found.notes
+    repeated = copies(given)
+    if repeated:
+        notes += (
+            f"{repeated} units are exact copies of others: if a sampler repeats examples to fill a batch, "
+            "drop them by index; copies are not independent",
+        )
     return Certificate(
         M=ask.M,
         K=ask.K,

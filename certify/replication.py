@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 from numpy.typing import NDArray
 
 from certify.asymptotic import Replicated
+from certify.estimators import NO_SPREAD
 from certify.moments import GradientMoments
 from certify.resampling import leave_group_out, leave_one_out, weighted_statistics
 from certify.ustatistics import Statistics
@@ -59,7 +62,25 @@ def replicated(moments: GradientMoments) -> Replicated:
             )
         found = leave_group_out(moments)
         sizes = moments.n - np.asarray(found.sizes, dtype=np.float64)
-    return Replicated(_columns(found.full), _columns(found.parts), sizes)
+    point = _columns(found.full)
+    if found.full.tr_sigma <= NO_SPREAD * found.full.mean_q2:
+        point[2:] = 0.0  # all units are equal up to rounding
+    return Replicated(point, _columns(found.parts), sizes, found.exponent)
+
+
+def copies(moments: GradientMoments) -> int:
+    """How many units are exact copies of an earlier one; zero gradients do not count, nor short rows."""
+    if moments.rows is None or moments.d < 8:
+        return 0
+    seen: set[bytes] = set()
+    repeated = 0
+    for chunk in moments.rows:
+        for row in chunk:
+            if row.any():
+                key = hashlib.blake2b(row.tobytes(), digest_size=16).digest()
+                repeated += key in seen
+                seen.add(key)
+    return repeated
 
 
 def resampled(moments: GradientMoments, resamples: int, rng: np.random.Generator | int) -> Float:

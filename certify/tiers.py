@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from certify import asymptotic, finite_sample
 from certify.asymptotic import PARALLEL, TRACE, Combination, Replicated, inverse
 from certify.certificate import AssumptionStatus, Quantity
-from certify.estimators import estimate, rescale
+from certify.estimators import alignment_bound, estimate, exact_bound, ratio, rescale
 from certify.intervals import ConfidenceInterval, clopper_pearson
 from certify.moments import GradientMoments
 from certify.replication import replicated, resampled, rows_of
@@ -115,8 +115,9 @@ def plug_in(moments: GradientMoments, ask: Request) -> Outcome:
 
 def asymptotic_tier(moments: GradientMoments, ask: Request) -> Outcome:
     """Jackknife or bootstrap limits, approximately valid for large n."""
-    point = estimate(moments, correct=False)
     r = replicated(moments)
+    s, a, t = (float(v) for v in r.point[1:])
+    d_par, d_2 = ratio(s, a), ratio(s, t)
     limits = _odds_limits(moments, ask, r)
     alpha = ask.alpha
     needs = ("iid units", "fresh model", "finite fourth moment", "large n")
@@ -155,11 +156,15 @@ def asymptotic_tier(moments: GradientMoments, ask: Request) -> Outcome:
     # A lower limit of the larger of the two odds shares its error between them.
     larger_low = max(limits(PARALLEL, alpha / 4)[0], limits(TRACE, alpha / 4)[0])
     exact_low, exact_high = limits(V, alpha / 2)
-    exact = bound(point.B_exact(ask.M, ask.K), exact_low, exact_high, limits(V, alpha)[1])
+    exact = bound(exact_bound(s, a, t, ask.M, ask.K), exact_low, exact_high, limits(V, alpha)[1])
     align = bound(
-        point.B_align(ask.M, ask.K), larger_low / size, widest(alpha / 2) / size, widest(alpha) / size
+        alignment_bound(s, a, t, ask.M, ask.K),
+        larger_low / size,
+        widest(alpha / 2) / size,
+        widest(alpha) / size,
     )
-    scale = rescale(1.0, 2 * moments.exponent)
+    scale = rescale(1.0, 2 * r.exponent)
+    signal = rescale(s, 4 * r.exponent)
     m2_low, m2_high = (v * scale for v in asymptotic.signal_limits(r, alpha / 2))
     one_sided = asymptotic.signal_limits(r, alpha)[0] * scale
 
@@ -169,9 +174,14 @@ def asymptotic_tier(moments: GradientMoments, ask: Request) -> Outcome:
         exact, align = _vacuous(exact), _vacuous(align)
     dims = [
         dimension(value, *limits(k, alpha / 2), limits(k, alpha)[1])
-        for value, k in ((point.d_par, PARALLEL), (point.d_2, TRACE))
+        for value, k in ((d_par, PARALLEL), (d_2, TRACE))
     ]
-    both = dimension(point.d_align, larger_low, widest(alpha / 2), widest(alpha))
+    both = dimension(
+        None if d_par is None or d_2 is None else min(d_par, d_2),
+        larger_low,
+        widest(alpha / 2),
+        widest(alpha),
+    )
     return Outcome(
         label,
         detected,
@@ -182,9 +192,9 @@ def asymptotic_tier(moments: GradientMoments, ask: Request) -> Outcome:
         dims[1],
         both,
         Quantity(
-            point.m2_squared,
-            interval(point.m2_squared, m2_low * abs(m2_low), m2_high * abs(m2_high)),
-            interval(point.m2_squared, one_sided * abs(one_sided), math.inf, "greater"),
+            signal,
+            interval(signal, m2_low * abs(m2_low), m2_high * abs(m2_high)),
+            interval(signal, one_sided * abs(one_sided), math.inf, "greater"),
         ),
         (IID, FRESH, _tails(r, ask), _signal(detected)),
         (f"the level holds approximately for large n; n = {moments.n} here",),

@@ -168,6 +168,12 @@ def test_moments_without_rows_give_group_limits(Q):
             certificate(moments, M=8, K=8, tier=tier)
 
 
+def test_copies_of_units_are_pointed_out(noise):
+    padded = np.concatenate([noise, noise[:7], np.zeros((5, 20))])
+    assert any("7 units are exact copies" in note for note in certificate(padded, M=4, K=4).notes)
+    assert not any("copies" in note for note in certificate(noise, M=4, K=4).notes)
+
+
 def test_metadata_travels(Q):
     moments = GradientMoments.from_array(Q, metadata={"module": "m", "positions": "mean", "unit": "document"})
     c = certificate(moments, M=8, K=8)
