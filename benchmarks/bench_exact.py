@@ -11,6 +11,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,7 @@ def enumeration() -> None:
         ("four points, d = 2", four, 14),
     ):
         p = float(finite_support_probability(law, n, n))
-        ms = median_ms(lambda law=law, n=n: finite_support_probability(law, n, n))
+        ms = median_ms(partial(finite_support_probability, law, n, n))
         print(f"{name:<22}{n:>8}{p:>14.4e}{ms:>9.2f}")
 
 
@@ -51,20 +52,21 @@ SPECTRA = {
     "flat": flat_spectrum,
     "power law 1": lambda d, trace: power_law_spectrum(d, 1.0, trace),
     "spiked 100": lambda d, trace: spiked_spectrum(d, 100.0, trace=trace),
-    "condition 1e12": lambda d, trace: np.geomspace(1e-12, 1.0, d) * trace / d,
+    "condition 1e12": lambda d, trace: np.geomspace(1.0, 1e-12, d) * trace / d,
 }
 
 
 def gaussian(enclose_up_to: int) -> None:
     """Normal gradients: time, estimated error and distance from the enclosure."""
     print(
-        f"\n{'spectrum':<16}{'d':>6}{'log P':>14}{'error est.':>12}{'ms':>9}{'deviation':>12}{'enclosure s':>13}"
+        f"\n{'spectrum':<16}{'d':>6}{'log P':>14}{'error est.':>12}{'ms':>9}"
+        f"{'deviation':>12}{'enclosure s':>13}"
     )
     for name, spectrum in SPECTRA.items():
         for d in (1, 64, 4096):
             mu, s = np.full(d, 1 / math.sqrt(d)), spectrum(d, trace=float(d))
             result = gaussian_probability(mu, s, 64, 64)
-            ms = median_ms(lambda mu=mu, s=s: gaussian_probability(mu, s, 64, 64))
+            ms = median_ms(partial(gaussian_probability, mu, s, 64, 64))
             line = f"{name:<16}{d:>6}{result.log_probability:>14.6f}{result.relative_error:>12.1e}{ms:>9.1f}"
             if d <= enclose_up_to:
                 start = time.process_time()

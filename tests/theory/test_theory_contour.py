@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -143,7 +144,7 @@ class TestContour:
         lean = np.abs(np.angle(steps) - math.pi / 2)
         assert lean.max() <= math.pi / 3 + 1e-12
         assert 0 <= beyond < 1e-15 * abs(steps[0])
-        for a, b in zip(corners[:-1], corners[1:], strict=True):
+        for a, b in pairwise(corners):
             singular = [-c, q, -1 - c]
             nearest = min(abs(a - x) for x in singular)
             assert abs(b - a) <= 2 * max(nearest, 0.0) + 1e-12

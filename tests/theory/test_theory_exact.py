@@ -62,7 +62,7 @@ class TestAgainstBruteForce:
         assert sum(law.values()) == 1
         assert list(law) == sorted(law)
         mu = FOUR.mean()
-        m2, a, t = FOUR.scalars()
+        _, a, t = FOUR.scalars()
         mean = sum(x * p for x, p in law.items())
         assert mean == sum(x * x for x in mu)
         assert sum((x - mean) ** 2 * p for x, p in law.items()) == (F(1, M) + F(1, K)) * a + t / (M * K)

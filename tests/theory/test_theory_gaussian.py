@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import mpmath
 import numpy as np
@@ -140,15 +141,19 @@ class TestClosedForms:
         for t in (0.0, 0.2, -0.1):
             # T = (A - B)/(2r) with A, B noncentral chi-squares of d degrees of freedom
             if minus:
-                pdf, sf = stats.ncx2(d, minus).pdf, stats.ncx2(d, minus).cdf
+                other = stats.ncx2(d, minus)
             else:
-                pdf, sf = stats.chi2(d).pdf, stats.chi2(d).cdf
+                other = stats.chi2(d)
             cdf = stats.ncx2(d, plus).cdf
             lower = max(0.0, -2 * r * t)
-            exact = integrate.quad(lambda b, t=t: pdf(b) * cdf(b + 2 * r * t), lower, 200, limit=500)[0]
+
+            def density(b: float, other=other, cdf=cdf, t=t) -> float:
+                return other.pdf(b) * cdf(b + 2 * r * t)
+
+            exact = integrate.quad(density, lower, 200, limit=500)[0]
             value = gaussian_probability(np.full(d, math.sqrt(m2 / d)), np.ones(d), M, K, threshold=t)
             assert value.probability == pytest.approx(exact, rel=1e-6)
-            assert sf(200) == pytest.approx(1)
+            assert other.cdf(200) == pytest.approx(1)
 
     @pytest.mark.parametrize(
         ("mean", "threshold", "log_p"), [([0.0], 0.0, 0.0), ([0.5], 0.25, 0.0), ([0.5], 0.2499, -math.inf)]
@@ -294,7 +299,7 @@ class TestInvariances:
             gaussian_probability(self.M, self.S, M, K, threshold=m2 + z * sd)
             for z in (-30.0, -9.0, -3.0, -1.0, -0.1, 0.0, 0.1, 1.0, 3.0, 9.0, 30.0)
         ]
-        for lower, upper in zip(rs[:-1], rs[1:], strict=True):
+        for lower, upper in pairwise(rs):
             assert lower.log_probability <= upper.log_probability
             assert lower.log_complement > upper.log_complement
         assert rs[0].log_probability < rs[1].log_probability < -8

@@ -141,7 +141,7 @@ class TestFiniteLaw:
         assert coin().sample(0, 7).shape == (0, 1)
         with pytest.raises(ValueError, match="n=-1 is negative"):
             coin().sample(-1, 0)
-        with pytest.raises(TypeError, match="n=2.0 has type float"):
+        with pytest.raises(TypeError, match=r"n=2\.0 has type float"):
             coin().sample(2.0, 0)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="n=True has type bool"):
             coin().sample(True, 0)
