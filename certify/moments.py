@@ -20,7 +20,7 @@ from certify.ustatistics import Sums
 
 DEFAULT_BUDGET = 128 << 20
 MAX_GROUPS = 32
-MAX_SKETCH_GROUPS = 16
+MAX_SKETCH_GROUPS = 8
 # These decide which law the gradients follow, so moments that differ in one of them must not be merged.
 LAW_KEYS = ("unit", "positions", "module")
 
@@ -238,7 +238,7 @@ def default_groups(d: int, memory_budget: int, kind: Representation) -> int:
     """Number of jackknife groups whose sums fit the budget."""
     if kind == "covariance":
         return min(max(memory_budget // (8 * d * d), 1), MAX_GROUPS)
-    return min(max(memory_budget // (128 * d), 1), MAX_SKETCH_GROUPS)
+    return min(max(memory_budget // (256 * d), 1), MAX_SKETCH_GROUPS)
 
 
 def default_sketch(d: int, memory_budget: int) -> Sketch:
