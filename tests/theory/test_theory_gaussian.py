@@ -140,10 +140,7 @@ class TestClosedForms:
         minus = m2 * (math.sqrt(M) - math.sqrt(K)) ** 2 / 2
         for t in (0.0, 0.2, -0.1):
             # T = (A - B)/(2r) with A, B noncentral chi-squares of d degrees of freedom
-            if minus:
-                other = stats.ncx2(d, minus)
-            else:
-                other = stats.chi2(d)
+            other = stats.ncx2(d, minus) if minus else stats.chi2(d)
             cdf = stats.ncx2(d, plus).cdf
             lower = max(0.0, -2 * r * t)
 
