@@ -28,7 +28,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(claims.to_markdown(results))
     else:
         counts = {
-            v: sum(r.verdict == v for r in results) for v in ("established", "partly established", "fails")
+            v: sum(r.verdict == v for r in results)
+            for v in ("established", "partly established", "not run", "fails")
         }
         total = sum(r.seconds for r in results)
         print("\n" + ", ".join(f"{n} {v}" for v, n in counts.items()) + f"; {total:.0f} s")

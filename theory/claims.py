@@ -13,8 +13,8 @@ simulated seeded simulation with binomial intervals
 real      measured on real networks: `certify validate`, never run here
 ========  ===================================================================================
 
-A claim is *established* only if every rung that applies ran and agreed, and *partly established* while a rung
-(the real networks) has not run; it *fails* as soon as one disagrees.
+A claim is *established* only if every rung that applies ran and agreed, *partly established* while a rung (the
+real networks) has not run, *not run* if none has; it *fails* as soon as one disagrees.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Literal
 __all__ = ["RUNGS", "Claim", "ClaimResult", "Evidence", "run", "to_json", "to_markdown"]
 
 Rung = Literal["derived", "proved", "exact", "gaussian", "simulated", "real"]
-Verdict = Literal["established", "partly established", "fails"]
+Verdict = Literal["established", "partly established", "not run", "fails"]
 RUNGS: tuple[Rung, ...] = ("derived", "proved", "exact", "gaussian", "simulated", "real")
 
 
@@ -74,9 +74,11 @@ class ClaimResult:
 
     @property
     def verdict(self) -> Verdict:
-        """``fails`` if a rung disagrees, ``established`` if all that apply ran and agree."""
+        """``fails`` if a rung disagrees, ``established`` if all that apply ran and agree, else less."""
         if any(e.agrees is False for e in self.evidence):
             return "fails"
+        if not any(e.agrees for e in self.evidence):
+            return "not run"
         return "established" if all(e.agrees for e in self.evidence) else "partly established"
 
     @property
@@ -160,19 +162,27 @@ def to_json(results: Iterable[ClaimResult]) -> str:
     return json.dumps(rows, indent=1, allow_nan=False)
 
 
-def to_markdown(results: Iterable[ClaimResult]) -> str:
+_PAGE = """\
+# From claim to evidence
+
+Every claim of the two papers, and each of our own, with what was run for it. A claim is *established* only if
+all rungs that apply ran and agreed. *Partly established* means that a rung has not run here, *not run* that none
+has: what needs real networks belongs to `certify validate`. This page is generated:
+
+    python -m theory --markdown > docs/evidence.md
+
+| claim | statement | verdict |
+|---|---|---|
+"""
+
+
+def to_markdown(results: Sequence[ClaimResult]) -> str:
     """Results as the documentation page "From claim to evidence"."""
     mark = {True: "agrees", False: "**disagrees**", None: "not run"}
-    lines = []
+    lines = [_PAGE + "\n".join(f"| {r.id} | {_cell(r.statement)} | {r.verdict} |" for r in results), ""]
     for r in results:
-        lines += [
-            f"## {r.id}",
-            "",
-            f"{r.statement}",
-            "",
-            f"*Source:* {r.source}. *Verdict:* **{r.verdict}**.",
-            "",
-        ]
+        lines += [f"## {r.id}", "", _cell(r.statement) + ".", ""]
+        lines += [f"*Source:* {r.source}. *Verdict:* **{r.verdict}**.", ""]
         lines += ["| rung | result | evidence |", "|---|---|---|"]
         lines += [f"| {e.rung} | {mark[e.agrees]} | {_cell(e.text)} |" for e in r.evidence]
         lines.append("")
