@@ -269,7 +269,7 @@ def bounded_tier(moments: GradientMoments, ask: Request) -> Outcome:
     exact = limit(None if point is None else point.B_exact(ask.M, ask.K), 0.0, probability(odds[0]), "less")
     return Outcome(
         label,
-        math.isfinite(odds[0]),
+        True if math.isfinite(odds[0]) else None,  # no limit may also mean too few units
         exact,
         exact,
         limit(
@@ -368,7 +368,7 @@ def conditional_tier(moments: GradientMoments, ask: Request) -> Outcome:
     nothing = Quantity(None)
     return Outcome(
         label,
-        math.isfinite(odds),
+        True if math.isfinite(odds) else None,
         Quantity(estimate, None, limit),
         nothing,
         nothing,

@@ -102,6 +102,14 @@ def test_no_signal_is_vacuous_and_says_so(noise):
     assert Certificate.from_json(c.to_json()) == c
 
 
+def test_a_bounded_tier_without_power_is_vacuous_not_without_signal(Q):
+    c = certificate(Q[:30], M=8, K=8, tier="bounded", bound=50.0)
+    assert c.upper == 1.0
+    assert c.detected is None
+    assert c.state == "vacuous"
+    assert "the limit found is vacuous" in c.statement
+
+
 def test_negative_estimates_stay_negative():
     rng = np.random.default_rng(2)
     seen = [certificate(rng.standard_normal((20, 10)), M=4, K=4) for _ in range(20)]
