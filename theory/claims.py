@@ -13,8 +13,8 @@ simulated seeded simulation with binomial intervals
 real      measured on real networks: `certify validate`, never run here
 ========  ===================================================================================
 
-A claim is *established* only if every rung that applies ran and agreed, *partly established* while a rung (the
-real networks) has not run, *not run* if none has; it *fails* as soon as one disagrees.
+A claim is *established* only if every rung that applies ran and agreed, *partly established* while a rung
+(the real networks) has not run, *not run* if none has; it *fails* as soon as one disagrees.
 """
 
 from __future__ import annotations
@@ -166,8 +166,8 @@ _PAGE = """\
 # From claim to evidence
 
 Every claim of the two papers, and each of our own, with what was run for it. A claim is *established* only if
-all rungs that apply ran and agreed. *Partly established* means that a rung has not run here, *not run* that none
-has: what needs real networks belongs to `certify validate`. This page is generated:
+all rungs that apply ran and agreed. *Partly established* means that a rung has not run here, *not run* that
+none has: what needs real networks belongs to `certify validate`. This page is generated:
 
     python -m theory --markdown > docs/evidence.md
 
