@@ -185,6 +185,19 @@ def test_canonical_form_survives_relabelling_of_symmetric_graphs():
     )
 
 
+def test_canonical_form_of_a_regular_graph_with_inequivalent_vertices():
+    """Refinement cannot tell the vertices of a cubic graph apart, but only three lie in a triangle."""
+    cubic = [*[(i, (i + 1) % 8) for i in range(8)], (0, 2), (1, 5), (3, 6), (4, 7)]
+    rng = random.Random(4)
+    forms = set()
+    for _ in range(30):
+        order = list(range(8))
+        rng.shuffle(order)
+        forms.add(Graph.of(*[(order[u], order[v]) for u, v in cubic]).canonical())
+    assert len(forms) == 1
+    assert isomorphic(forms.pop(), Graph.of(*cubic))
+
+
 def test_interchangeable_leaves_do_not_cost_factorial_time():
     star = Graph.of(*[(0, i) for i in range(1, 16)])
     moved = Graph.of(*[(i, 15) for i in range(15)])
@@ -408,6 +421,17 @@ def test_the_weights_of_all_patterns_sum_to_one():
         assert sp.simplify(sum(p.weight for p in expectation(polynomial, IID).patterns) - 1) == 0
 
 
+def test_the_building_blocks_are_frozen():
+    pattern = expectation(T, IID).patterns[0]
+    for thing, field in ((T, "terms"), (IID, "pool"), (pattern, "weight"), (Graph.of((0, 1)), "edges")):
+        with pytest.raises(AttributeError):
+            setattr(thing, field, None)
+    with pytest.raises(AttributeError):
+        T.terms[0][0][0].edges = ()
+    with pytest.raises(AttributeError):
+        expectation(T, IID).design = None
+
+
 def test_polynomials_collect_equal_monomials():
     assert (T * 2 - T - T).terms == ()
     assert (T + 1) ** 2 == T * T + T + T + 1
@@ -433,6 +457,11 @@ def test_polynomials_collect_equal_monomials():
         (T, Design((("train", M), ("test", K)), laws=(("train", "1"),), pool=N), r"pool=N"),
         (u_statistic(Graph.of((0, 1)), "x"), Design((("x", "w"),), weighted=True), r"weighted=True"),
         (T, Design((("train", "u"), ("test", "v")), pool=N, weighted=True), r"weighted=True"),
+        (
+            dot("x", "x") * u_statistic(Graph.of((0, 1)), "x"),
+            Design((("x", "w"),), weighted=True),
+            r"weighted=True",
+        ),
     ],
 )
 def test_impossible_designs_are_refused(polynomial, design, message):
@@ -495,6 +524,8 @@ def test_forms_refuse_the_wrong_kind():
     for form in (to_raw, to_gaussian):
         with pytest.raises(ValueError, match=r"expected centred=True"):
             form({Graph.of((0, 0)): 1})
+        with pytest.raises(ValueError, match=r"expected centred=True"):
+            form({Graph.of((0, 1), (1, 2)): 1})
         assert form({Graph.of((0, 1)): 1}) == {Graph.of((0, 1)): 1}
 
 
