@@ -64,7 +64,7 @@ FALSE: dict[str, Bound] = {
     "Cantelli halved by symmetry": bound(
         lambda m, M, K: variance(m, M, K) / (variance(m, M, K) + 2 * m.m2**2), assumes="nonzero mean"
     ),
-    "half of Chebyshev": bound(lambda m, M, K: B_chebyshev(m, int(M), int(K)) / 2, assumes="nonzero mean"),
+    "half of Chebyshev": bound(lambda m, M, K: B_chebyshev(m, M, K) / 2, assumes="nonzero mean"),
     "one per cent better than Cantelli, M = K": bound(
         lambda m, M, K: Fraction(99, 100) * variance(m, M, K) / (variance(m, M, K) + m.m2**2),
         assumes="nonzero mean",
@@ -76,7 +76,7 @@ FALSE: dict[str, Bound] = {
         M=2,
         K=3,
     ),
-    "exponential in d_align": bound(lambda m, M, K: exp(-n_eff(int(M), int(K)) * m.d_align / 2)),
+    "exponential in d_align": bound(lambda m, M, K: exp(-n_eff(M, K) * m.d_align / 2)),
     "normal tail": bound(
         lambda m, M, K: normal_tail(m.m2 / math.sqrt(variance(m, M, K))) if m.t else 0.0,
         assumes="nonzero mean",
@@ -122,8 +122,11 @@ TRUE: dict[str, tuple[Bound, type]] = {
         Proved,
     ),
     "one": (bound(lambda m, M, K: 1), Proved),
-    "not scale-free": (bound(lambda m, M, K: 1 / (1 + M * K / (M + K + 1) * m.d_align) + m.m2), Unrefuted),
-    "root of Cantelli": (bound(lambda m, M, K: sqrt(B_exact(m, int(M), int(K)))), Unrefuted),
+    "not scale-free": (
+        bound(lambda m, M, K: 1 / (1 + M * K / (M + K + 1) * m.d_align) + m.m2, M=(1, 2), K=2),
+        Unrefuted,
+    ),
+    "root of Cantelli": (bound(lambda m, M, K: sqrt(B_exact(m, M, K)), K=(1, 3)), Unrefuted),
 }
 
 
