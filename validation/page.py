@@ -75,7 +75,7 @@ def math_html(text: str) -> str:
     >>> math_html("B_{exact} < 1")
     '<i>B</i><sub>exact</sub> &lt; 1'
     """
-    text = str(text).replace("|²", "|\u2060²")  # no line break before the exponent
+    text = str(text).replace("|μ|²", "|\u2060μ\u2060|\u2060²")  # no line break inside
     return re.sub(r"\b([A-Za-z])_\{([^}]*)\}", r"<i>\1</i><sub>\2</sub>", html.escape(text, quote=False))
 
 
