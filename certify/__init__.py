@@ -9,9 +9,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 _HOME = {
-    "Capture": "capture",
+    "Capture": "hooks",
     "CaptureError": "errors",
-    "Certificate": "certificate",
+    "Certificate": "certification",
     "CertifyError": "errors",
     "ConfidenceInterval": "intervals",
     "Decision": "family",
@@ -25,8 +25,8 @@ _HOME = {
     "Sweep": "sweep",
     "TwoLawEstimate": "two_laws",
     "all_reduce": "distributed",
-    "capture": "capture",
-    "certificate": "certificate",
+    "capture": "hooks",
+    "certificate": "certification",
     "certificates": "family",
     "certify_until": "sequential",
     "clopper_pearson": "intervals",
@@ -73,12 +73,12 @@ __all__ = [
 
 if TYPE_CHECKING:
     import certify.losses as losses
-    from certify.capture import Capture, capture
-    from certify.certificate import Certificate, certificate
+    from certify.certification import Certificate, certificate
     from certify.distributed import all_reduce
     from certify.errors import CaptureError, CertifyError, DependenceError, NonFiniteError
     from certify.estimators import Estimate, estimate, plug_in
     from certify.family import Decision, certificates, decide
+    from certify.hooks import Capture, capture
     from certify.intervals import ConfidenceInterval, clopper_pearson
     from certify.moments import GradientMoments, MomentAccumulator
     from certify.planning import Plan, plan
@@ -89,10 +89,7 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        value = getattr(importlib.import_module(f"certify.{_HOME[name]}"), name)
-        # Importing the submodules `capture` and `certificate` binds them here under the functions' names.
-        globals()[name] = value
-        return value
+        return getattr(importlib.import_module(f"certify.{_HOME[name]}"), name)
     if name == "losses":
         return importlib.import_module("certify.losses")
     raise AttributeError(f"module 'certify' has no attribute {name!r}")

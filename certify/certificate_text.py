@@ -6,7 +6,7 @@ import html as _html
 import math
 from typing import Any
 
-from certify.certificate import Certificate, Quantity
+from certify.certification import Certificate, Quantity
 
 _STATES = {
     "certified": "CERTIFIED",

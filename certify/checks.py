@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from certify.capture import Capture
 from certify.errors import DependenceError
+from certify.hooks import Capture
 from certify.nested import can_take_examples, primary_tensor, take_examples
 
 __all__ = ["CHECKS", "probe", "refuse_batch_coupling", "refuse_padded_sampler"]

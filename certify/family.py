@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from certify.certificate import Certificate, certificate
+from certify.certification import Certificate, certificate
 from certify.intervals import check_confidence
 
 LEAST_P = 1e-12

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from certify import checks as _checks
-from certify.capture import capture
+from certify.hooks import capture
 from certify.nested import map_tensors
 from certify.positions import Positions
 from certify.sites import unwrap

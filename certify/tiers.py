@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from certify import asymptotic, finite_sample
 from certify.asymptotic import PARALLEL, TRACE, Combination, Replicated, inverse
-from certify.certificate import AssumptionStatus, Quantity
+from certify.certification import AssumptionStatus, Quantity
 from certify.estimators import alignment_bound, estimate, exact_bound, ratio, rescale
 from certify.intervals import ConfidenceInterval, clopper_pearson
 from certify.moments import GradientMoments

@@ -21,7 +21,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from certify.certificate import Certificate, certificate
+from certify.certification import Certificate, certificate
 from certify.intervals import clopper_pearson
 from theory.bounds import B_align, B_exact
 from theory.laws import (

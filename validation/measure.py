@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from certify.certificate import Quantity, certificate
+from certify.certification import Quantity, certificate
 from certify.estimators import estimate
 from certify.intervals import clopper_pearson
 from theory.bounds import B_align, B_exact

@@ -42,7 +42,7 @@ def measure(
     ValueError, CertifyError
         For bad options, and for everything a sweep refuses.
     """
-    from certify.certificate import TIERS, Tier, certificate
+    from certify.certification import TIERS, Tier, certificate
     from certify.sweep import collect
 
     if tier not in TIERS or tier == "conditional":

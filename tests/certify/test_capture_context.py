@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from certify.capture import capture
 from certify.errors import CaptureError, NonFiniteError
+from certify.hooks import capture
 from certify.losses import PerExample, classification
 from certify.nested import primary_tensor
 from certify.sites import unwrap

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from certify.certificate import Certificate, certificate
+from certify.certification import Certificate, certificate
 from certify.family import certificates, decide, p_value
 from certify.moments import GradientMoments
 from certify.sequential import certify_until

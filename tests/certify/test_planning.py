@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from certify.certificate import certificate
+from certify.certification import certificate
 from certify.planning import criterion_odds, gaussian_sizes, plan, sizes_for
 from theory.bounds import B_align, B_exact
 from theory.moments import Moments

@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from certify.capture import capture
 from certify.errors import CaptureError, DependenceError
 from certify.estimators import estimate
+from certify.hooks import capture
 from certify.losses import causal_lm, classification
 from certify.sweep import collect, gradients
 

@@ -300,7 +300,7 @@ def test_measure_a_users_model(folder: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_measure_json_agrees_with_the_library(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from certify.certificate import certificate
+    from certify.certification import certificate
     from certify.sweep import collect
 
     options = ["--at", "0", "--M", "8", "--K", "9", "--confidence", "0.9", "--json", "--max-units", "80"]

@@ -52,7 +52,7 @@ class Certificate:
     Examples
     --------
     >>> import numpy as np
-    >>> from certify.certificate import certificate
+    >>> from certify.certification import certificate
     >>> Q = 1 + np.random.default_rng(0).standard_normal((200, 3))
     >>> c = certificate(Q, M=32, K=32)
     >>> c.certified, c.detected, round(c.upper, 2)
