@@ -12,7 +12,7 @@ from theory.formula import Assumption, Bound
 from theory.laws import FiniteLaw
 
 if TYPE_CHECKING:
-    from theory.worst_case import WorstCase
+    from theory.verdicts import WorstCase
 
 Key = tuple[int, int, int, int, int]
 

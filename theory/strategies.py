@@ -1,7 +1,8 @@
 """Hypothesis strategies for laws, spectra and sample sizes, and checks of a bound for use in tests.
 
-The only module of this package that imports hypothesis.  Every strategy takes keyword-only limits, shrinks
-towards simple values (fair coin {0, 1}, M = K = 1, d = 1), and is deterministic under hypothesis's seed.
+The only module of this package that imports hypothesis.  Every strategy takes keyword-only limits ``min_*``
+and ``max_*`` (inclusive; ValueError if out of order), shrinks towards simple values (fair coin {0, 1}, M = K = 1),
+and is deterministic under hypothesis's seed.
 """
 
 from __future__ import annotations
@@ -103,11 +104,6 @@ def finite_laws(
     nonzero_mean
         Exclude mean zero.
 
-    Raises
-    ------
-    ValueError
-        If limits are out of order.
-
     Examples
     --------
     >>> finite_laws(max_atoms=2)
@@ -130,11 +126,6 @@ def sparse_laws(draw: st.DrawFn, *, min_dimension: int = 1, max_dimension: int =
     """Almost no gradient most of the time: atom 0, and rare atoms along the axes.
 
     Can generate: weights of the nonzero atoms down to 1/1000.  Cannot generate: dense noise.
-
-    Parameters
-    ----------
-    min_dimension, max_dimension
-        Inclusive limits.
     """
     _limits(min_dimension, max_dimension, "dimension", 1)
     d = draw(st.integers(min_dimension, max_dimension))
@@ -172,11 +163,6 @@ def rank_deficient(draw: st.DrawFn, *, min_dimension: int = 2, max_dimension: in
     """At most two atoms in a higher dimension: the covariance has rank at most 1.
 
     Can generate: rank 0 (a point mass) and rank 1.  Cannot generate: rank 2 or more.
-
-    Parameters
-    ----------
-    min_dimension, max_dimension
-        Inclusive limits.
     """
     _limits(min_dimension, max_dimension, "dimension", 1)
     return draw(finite_laws(max_atoms=2, min_dimension=min_dimension, max_dimension=max_dimension))
@@ -187,11 +173,6 @@ def weak_signals(draw: st.DrawFn, *, min_dimension: int = 2, max_dimension: int 
     """A tiny mean in high dimension: atoms e_1 +- r e_j with r up to 20, so d_2 is far below 1.
 
     Can generate: a = 0 exactly (d_par infinite) with small d_2.  Cannot generate: noise along the mean.
-
-    Parameters
-    ----------
-    min_dimension, max_dimension
-        Inclusive limits.
     """
     _limits(min_dimension, max_dimension, "dimension", 2)
     d = draw(st.integers(min_dimension, max_dimension))
@@ -280,11 +261,6 @@ def heavy_tailed(draw: st.DrawFn, *, min_dimension: int = 1, max_dimension: int 
 
     Can generate: variances near infinity (2.25 degrees of freedom).  Cannot generate: exact probabilities;
     compare with a simulation and its interval.
-
-    Parameters
-    ----------
-    min_dimension, max_dimension
-        Inclusive limits.
     """
     _limits(min_dimension, max_dimension, "dimension", 1)
     d = draw(st.integers(min_dimension, max_dimension))
@@ -303,11 +279,6 @@ def sample_sizes(*, min_size: int = 1, max_size: int = 8) -> st.SearchStrategy[t
     ----------
     min_size, max_size
         Inclusive limits.
-
-    Raises
-    ------
-    ValueError
-        If limits are out of order.
     """
     _limits(min_size, max_size, "size", 1)
     size = st.integers(min_size, max_size)

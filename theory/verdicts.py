@@ -1,0 +1,166 @@
+"""What a search for counterexamples can say: proved, refuted, or unrefuted with what was covered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from theory.laws import FiniteLaw
+
+if TYPE_CHECKING:
+    from theory.cone import Dominance
+
+
+@dataclass(frozen=True)
+class WorstCase:
+    """The law found to come closest to a bound: exact P, the bound B, and the attained ratio P/B.
+
+    Parameters
+    ----------
+    law, M, K
+        The law of one unit and the sample sizes.
+    P
+        P(T <= 0), exact for a finite-support law.
+    B
+        Value of the bound there.
+    ratio
+        P/B as a float; 1 means attained, above 1 refuted.
+    """
+
+    law: Any
+    M: int
+    K: int
+    P: Any
+    B: Any
+    ratio: float
+
+    @property
+    def gap(self) -> float:
+        """B - P."""
+        return float(self.B) - float(self.P)
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What a search looked at.
+
+    Parameters
+    ----------
+    supports
+        Numbers of supports tried (each with a grid of weights), by family.
+    sizes
+        The (M, K) tried.
+    examples
+        Random laws tried by hypothesis.
+    seconds
+        Wall-clock time used.
+    complete
+        False if the clock stopped the search: a repeat may then get further.
+    seed
+        Repeats the search.
+    """
+
+    supports: dict[str, int]
+    sizes: tuple[tuple[int, int], ...]
+    examples: int
+    seconds: float = field(compare=False)
+    complete: bool
+    seed: int
+
+    def __str__(self) -> str:
+        families = ", ".join(f"{name} ({count})" for name, count in self.supports.items())
+        return (
+            f"{sum(self.supports.values())} supports [{families}], {self.examples} random laws, "
+            f"{len(self.sizes)} pairs (M, K) up to M + K = {max((sum(s) for s in self.sizes), default=0)}, "
+            f"seed {self.seed}, {self.seconds:.1f} s" + ("" if self.complete else ", STOPPED BY THE CLOCK")
+        )
+
+
+@dataclass(frozen=True)
+class Refuted:
+    """A counterexample: P(T <= 0) = P > B for this law and these sample sizes, decided in exact rationals.
+
+    Parameters
+    ----------
+    law
+        A ``FiniteLaw`` with exact weights (a ``GaussianLaw`` for a bound that assumes Gaussian units).
+    M, K
+        Sample sizes.
+    P, B
+        The exact probability and the value of the bound (a float if the formula is transcendental; then P
+        exceeds it by more than 1e-9 relative).
+    name
+        Name of the bound.
+    """
+
+    law: Any
+    M: int
+    K: int
+    P: Any
+    B: Any
+    name: str = "bound"
+
+    verdict = "refuted"
+
+    @property
+    def snippet(self) -> str:
+        """Two lines that check the counterexample, given the bound under its name."""
+        name = self.name if self.name.isidentifier() else "bound"
+        if not isinstance(self.law, FiniteLaw):
+            return (
+                "from math import exp; from numpy import array; from theory import Moments, exact, laws\n"
+                f"law = laws.{self.law!r}; assert exp(exact.gaussian_log_probability(law.mu, law.Sigma, "
+                f"{self.M}, {self.K})) > {name}(Moments.from_law(law), {self.M}, {self.K})"
+            )
+        return (
+            "from theory import FiniteLaw, Moments, exact; P = exact.finite_support_probability\n"
+            f"law = {self.law!r}; assert P(law, {self.M}, {self.K}) > "
+            f"{name}(Moments.from_law(law), {self.M}, {self.K})"
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"Refuted: P(T <= 0) = {_show(self.P)} > {_show(self.B)} = {self.name} "
+            f"at M = {self.M}, K = {self.K}\n{self.snippet}"
+        )
+
+
+@dataclass(frozen=True)
+class Proved:
+    """The bound holds because it is never below Cantelli's on the moment cone; the certificate says why."""
+
+    name: str
+    certificate: Dominance
+
+    verdict = "proved"
+
+    def __str__(self) -> str:
+        return f"Proved: {self.name} >= B_exact. {self.certificate.statement}"
+
+
+@dataclass(frozen=True)
+class Unrefuted:
+    """Neither broken nor proved: what was covered, and the law that came closest."""
+
+    name: str
+    coverage: Coverage
+    worst_case: WorstCase | None
+
+    verdict = "unrefuted"
+
+    def __str__(self) -> str:
+        worst = self.worst_case
+        closest = (
+            "no law with P > 0 was found"
+            if worst is None
+            else f"closest: P/B = {worst.ratio:.6g} (P = {_show(worst.P)}, B = {_show(worst.B)}) "
+            f"for {worst.law!r} at M = {worst.M}, K = {worst.K}"
+        )
+        return f"Unrefuted: {self.name}; {closest}.\nCovered: {self.coverage}"
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, Fraction) and value.denominator > 10**6:
+        return f"{float(value):.6g}"
+    return str(value) if isinstance(value, Fraction | int) else f"{value:.6g}"
