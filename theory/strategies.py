@@ -1,8 +1,8 @@
 """Hypothesis strategies for laws, spectra and sample sizes, and checks of a bound for use in tests.
 
 The only module of this package that imports hypothesis.  Every strategy takes keyword-only limits ``min_*``
-and ``max_*`` (inclusive; ValueError if out of order), shrinks towards simple values (fair coin {0, 1}, M = K = 1),
-and is deterministic under hypothesis's seed.
+and ``max_*`` (inclusive; ValueError if out of order), shrinks towards simple values (fair coin {0, 1},
+M = K = 1), and is deterministic under hypothesis's seed.
 """
 
 from __future__ import annotations
