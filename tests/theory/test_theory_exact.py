@@ -108,6 +108,15 @@ class TestAgainstBruteForce:
         assert finite_support_probability(WORST, 2, 2, threshold=2**70) == 1
         assert finite_support_probability(WORST, 2, 2, threshold=-(2**70)) == 0
 
+    def test_huge_thresholds_on_the_line(self) -> None:
+        big = 10**30 + 7
+        for sign in (1, -1):
+            law = FiniteLaw([sign * 3 * big, big], ["1/2", "1/2"])
+            value = sign * 3 * big * big  # the middle atom of T, exactly and one below it
+            below = F(1, 4) if sign > 0 else F(0)
+            assert finite_support_probability(law, 1, 1, threshold=value) == below + F(1, 2)
+            assert finite_support_probability(law, 1, 1, threshold=value - 1) == below
+
     def test_blocks_of_rows_join(self, monkeypatch: pytest.MonkeyPatch) -> None:
         whole = finite_support_probability(FOUR, 4, 3)
         monkeypatch.setattr(_enumeration, "_CHUNK", 50)

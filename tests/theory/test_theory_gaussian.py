@@ -331,6 +331,15 @@ class TestHardCases:
         assert r.method == "tilted inversion"
         assert 50 < r.evaluations < 1000
 
+    def test_error_estimate_follows_the_exponent(self) -> None:
+        errors = [
+            gaussian_probability([0.0, 0.0], [1.0, 1.0], 1, 1, threshold=-x).relative_error
+            for x in (1.0, 1e3, 1e6)
+        ]
+        assert 1e-16 < errors[0] < 1e-13
+        assert 2e-13 < errors[1] < 1e-11
+        assert 2e-10 < errors[2] < 1e-8
+
     def test_normal_limit(self) -> None:
         # huge M and K: T is m2 + 2 sqrt(a/M) Z to first order
         m, s = np.array([1.0, 2.0]), np.array([1.0, 3.0])
@@ -434,6 +443,10 @@ class TestArguments:
             gaussian_probability([1.0], [1.0], 1, 1, threshold=math.nan)
 
     def test_tiny_asymmetry_and_negative_rounding_are_accepted(self) -> None:
+        symmetric = 1e6 * np.array([[1.0, 1.0 + 1e-12], [1.0 + 1e-12, 1.0]])
+        assert math.isfinite(gaussian_log_probability([0.5, 0.5], symmetric, 2, 2))
+        with pytest.raises(ValueError, match="Sigma has eigenvalue -0"):
+            gaussian_log_probability([0.5, 0.5], 1e6 * np.array([[1.0, 1.0 + 1e-9], [1.0 + 1e-9, 1.0]]), 2, 2)
         sigma = np.array([[1.0, 1.0 + 1e-12], [1.0, 1.0]])
         assert gaussian_log_probability([0.5, 0.5], sigma, 2, 2) == pytest.approx(
             gaussian_log_probability([math.sqrt(0.5), 0.0], [2.0, 0.0], 2, 2), abs=1e-9
