@@ -191,7 +191,7 @@ def regression(model: torch.nn.Module, batch: Any) -> PerExample:
 def causal_lm(model: torch.nn.Module, batch: Mapping[str, Any], *, ignore_index: int = -100) -> PerExample:
     """Mean next-token cross-entropy of each sequence, for causal models of the Hugging Face kind.
 
-    l_i = (1/|P_i|) sum_{t in P_i} -log p(y_{i,t+1} | tokens up to t)
+    ``l_i = (1/|P_i|) sum_{t in P_i} -log p(y_{i,t+1} | tokens up to t)``
 
     P_i holds the positions t whose token and whose successor are both real (attention mask 1) and whose
     successor's label is not ignored.  One value per sequence: the unit is the sequence, never the token.

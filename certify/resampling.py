@@ -39,7 +39,7 @@ class Resampled:
 class UnitSums:
     """What each unit contributes to the sums about a reference c: all that a leave-one-out needs, in O(n).
 
-    h = c.x, p = |x|^2, r = off-diagonal Gram row sums, f = their squares' row sums, gr = G' r, gh = G' h,
+    h = c.x, ``p = |x|^2``, r = off-diagonal Gram row sums, f = their squares' row sums, gr = G' r, gh = G' h,
     gp = G' p.
     """
 

@@ -68,7 +68,7 @@ def sketch_matrix(sketch: Sketch, d: int) -> sparse.csr_array:
 class SketchSums:
     """Sums of x = 2^-exponent q - shift over n units, exact but for the sketched scatter.
 
-    Exact: s = sum x, w = sum |x|^2 x, v = sum (shift.x) x, diagonal = sum x_l^2, p2, p4 and
+    Exact: s = sum x, ``w = sum |x|^2 x``, v = sum (shift.x) x, diagonal = sum x_l^2, p2, p4 and
     h2 = sum (shift.x)^2. `scatter` holds, per replicate, the upper triangle of sum (Sx)(Sx)^T, column-major.
     """
 

@@ -51,7 +51,7 @@ class Statistics(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Sums over units x_i = q_i - c about a reference c, with h_i = c.x_i, p_i = |x_i|^2, G_ij = x_i.x_j.
+    """Sums over units x_i = q_i - c about a reference c, with h_i = c.x_i, ``p_i = |x_i|^2``, G_ij = x_i.x_j.
 
     Row sums r_i = sum_{j != i} G_ij and the sums S, F2, R2 run over the off-diagonal part of G only.
     The reference may be any vector: the statistics do not depend on it in exact arithmetic. Near the mean

@@ -16,6 +16,7 @@ extensions = [
 ]
 myst_enable_extensions = ["dollarmath", "amsmath", "deflist", "colon_fence"]
 myst_heading_anchors = 3
+suppress_warnings = ["ref.python"]  # words of a shape such as "(n, d)" are not references
 exclude_patterns = ["_build"]
 
 autodoc_typehints = "none"

@@ -88,7 +88,5 @@ def test_every_public_name_resolves_and_is_documented(package):
     for name in module.__all__:
         value = getattr(module, name)
         assert value.__doc__, f"{package}.{name} has no docstring"
-        home = getattr(value, "__module__", None) or f"{package}.{name}"
-        if not home.startswith(package):
-            home = f"{package}.{name}"
+        home = f"{package}.{module._HOME.get(name, name)}"
         assert home in pages, f"{package}.{name}: its module {home} is not in the API reference"

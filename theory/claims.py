@@ -2,16 +2,16 @@
 
 A rung is one kind of evidence:
 
-========  ===================================================================================
-rung      what runs
-========  ===================================================================================
-derived   the formula is derived symbolically from the definition and compared with the claim
-proved    for all reals, by solver and by a re-checked algebraic certificate
-exact     exact rational arithmetic on generated finite-support laws
-gaussian  against the numerically exact Gaussian probability
-simulated seeded simulation with binomial intervals
-real      measured on real networks: `certify validate`, never run here
-========  ===================================================================================
+=========  ===================================================================================
+rung       what runs
+=========  ===================================================================================
+derived    the formula is derived symbolically from the definition and compared with the claim
+proved     for all reals, by solver and by a re-checked algebraic certificate
+exact      exact rational arithmetic on generated finite-support laws
+gaussian   against the numerically exact Gaussian probability
+simulated  seeded simulation with binomial intervals
+real       measured on real networks: `certify validate`, never run here
+=========  ===================================================================================
 
 A claim is *established* only if every rung that applies ran and agreed, *partly established* while a rung
 (the real networks) has not run, *not run* if none has; it *fails* as soon as one disagrees.

@@ -70,7 +70,7 @@ def _mean(d: int, signal: float) -> np.ndarray:
 def gaussian_grid(
     spectra: tuple[str, ...], dimensions: tuple[int, ...], signals: tuple[float, ...]
 ) -> tuple[LawCase, ...]:
-    """Normal laws N(mu, Sigma) for every spectrum, dimension and signal |mu|^2 / tr Sigma."""
+    """Normal laws N(mu, Sigma) for every spectrum, dimension and signal ``|mu|^2 / tr Sigma``."""
 
     def case(spectrum: str, d: int, signal: float) -> LawCase:
         return LawCase(
