@@ -243,8 +243,8 @@ def certificate(
     method : {"separate", "mover", "fieller", "bootstrap"}
         How the asymptotic tier makes its limits; the default is the one that the coverage study supports.
     bound : float, optional
-        R with ``|q| <= R`` (tier bounded), or with ``|mu_M . q| <= R |mu_M|`` (tier conditional; without it the
-        conditional tier counts signs).
+        R with ``|q| <= R`` (tier bounded), or with ``|mu_M . q| <= R |mu_M|`` (tier conditional; without
+        it the conditional tier counts signs).
     direction : array (d,), optional
         The given mu_M of the conditional tier.
     resamples, rng

@@ -18,6 +18,9 @@ _HOME = {
     "bound": "bounds",
     "n_eff": "bounds",
     "FiniteLaw": "laws",
+    "Proved": "worst_case",
+    "Refuted": "worst_case",
+    "Unrefuted": "worst_case",
     "falsify": "worst_case",
 }
 __all__ = [
@@ -27,6 +30,9 @@ __all__ = [
     "Bound",
     "FiniteLaw",
     "Moments",
+    "Proved",
+    "Refuted",
+    "Unrefuted",
     "bound",
     "bounds",
     "claims",
@@ -55,7 +61,7 @@ if TYPE_CHECKING:
     import theory.worst_case as worst_case
     from theory.bounds import Assumption, B_align, B_exact, Bound, Moments, bound, n_eff
     from theory.laws import FiniteLaw
-    from theory.worst_case import falsify
+    from theory.worst_case import Proved, Refuted, Unrefuted, falsify
 
 
 def __getattr__(name: str) -> Any:

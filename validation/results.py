@@ -125,7 +125,7 @@ class Misalignment:
     log_probability: float | None
     """log P(T <= 0) where it is known exactly (Gaussian laws), else None."""
     verdict: Verdict
-    """Of B_exact: violated if the frequency's lower limit exceeds the bound, holds if the upper limit is below."""
+    """Of B_exact: violated if the frequency's lower limit exceeds it, holds if the upper limit is below it."""
     verdict_align: Verdict
     seconds: float
 
