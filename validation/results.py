@@ -125,7 +125,7 @@ class Misalignment:
     log_probability: float | None
     """log P(T <= 0) where it is known exactly (Gaussian laws), else None."""
     verdict: Verdict
-    """Of B_exact: violated if the frequency's lower limit exceeds it, holds if the upper limit is below it."""
+    """Of B_exact: violated if the frequency's lower limit exceeds it, holds if the upper is below it."""
     verdict_align: Verdict
     seconds: float
 
@@ -155,9 +155,7 @@ def to_json(record: Record) -> str:
     kind = type(record).__name__.lower()
     if kind not in _KINDS:
         raise TypeError(f"record: expected one of {', '.join(_KINDS)}, got {type(record).__name__}")
-    return json.dumps(
-        {"kind": kind, "schema": SCHEMA, **_plain(dataclasses.asdict(record))}, allow_nan=False
-    )
+    return json.dumps({"kind": kind, "schema": SCHEMA, **_plain(dataclasses.asdict(record))}, allow_nan=False)
 
 
 def from_json(line: str) -> Record:
