@@ -59,6 +59,10 @@ class SequenceSet:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    def take(self, indices: np.ndarray) -> SequenceSet:
+        """The sequences at ``indices``, in that order."""
+        return replace(self, tokens=self.tokens[torch.from_numpy(np.asarray(indices, dtype=np.int64))])
+
 
 def digest(*parts: bytes) -> str:
     """SHA-256 of ``parts``, each preceded by its length so that no two lists of parts collide.

@@ -110,32 +110,35 @@ def load_data(
     network: Network,
 ) -> tuple[data.ImageSet | data.SequenceSet, data.ImageSet | data.SequenceSet]:
     """The training and the held-out units of ``network``; the split depends on its seed only."""
-    rng = np.random.default_rng([network.seed, 0x5EED])
-    if network.family == "neox":
-        if network.data == "pydoc_data.topics":
-            train, held = data.python_topics(network.length, 0.45, rng)
+    return _load(network.family, network.data, network.seed, network.held_out, network.length)
+
+
+@lru_cache(maxsize=2)  # networks that differ in width share their data
+def _load(
+    family: Family, name: str, seed: int, held_out: int, length: int
+) -> tuple[data.ImageSet | data.SequenceSet, data.ImageSet | data.SequenceSet]:
+    rng = np.random.default_rng([seed, 0x5EED])
+    if family == "neox":
+        if name == "pydoc_data.topics":
+            train, held = data.python_topics(length, 0.45, rng)
         else:
-            train, held = data.text_file(network.data, network.length, 0.45)
-        if len(held) < network.held_out:
-            raise ValueError(f"held_out={network.held_out}: {held.name} has only {len(held)} sequences")
-        chosen = np.sort(rng.permutation(len(held))[: network.held_out])
-        return train, data.SequenceSet(
-            held.name, held.tokens[torch.from_numpy(chosen)], held.sha256, held.licence
-        )
-    if network.data in ("digits", "mnist"):
-        images = data.digits() if network.data == "digits" else data.mnist()
-        left, right = data.split_indices(len(images), network.held_out, rng)
+            train, held = data.text_file(name, length, 0.45)
+        if len(held) < held_out:
+            raise ValueError(f"held_out={held_out}: {held.name} has only {len(held)} sequences")
+        chosen = np.sort(rng.permutation(len(held))[:held_out])
+        return train, held.take(chosen)
+    if name in ("digits", "mnist"):
+        images = data.digits() if name == "digits" else data.mnist()
+        left, right = data.split_indices(len(images), held_out, rng)
         # One mean and deviation of all training pixels: some pixels of the digits never change.
-        mean, std = images.take(left).images.mean().item(), images.take(left).images.std().item()
-        images = images.normalised([mean], [std])
+        pixels = images.take(left).images
+        images = images.normalised([pixels.mean().item()], [pixels.std().item()])
         return images.take(left), images.take(right)
-    train_images = data.image_tree(network.data, "train").normalised(data.CIFAR_MEAN, data.CIFAR_STD)
-    test_images = data.image_tree(network.data, "test").normalised(data.CIFAR_MEAN, data.CIFAR_STD)
-    if len(test_images) < network.held_out:
-        raise ValueError(
-            f"held_out={network.held_out}: {test_images.name} has only {len(test_images)} images"
-        )
-    return train_images, test_images.take(np.sort(rng.permutation(len(test_images))[: network.held_out]))
+    train_images = data.image_tree(name, "train").normalised(data.CIFAR_MEAN, data.CIFAR_STD)
+    test_images = data.image_tree(name, "test").normalised(data.CIFAR_MEAN, data.CIFAR_STD)
+    if len(test_images) < held_out:
+        raise ValueError(f"held_out={held_out}: {test_images.name} has only {len(test_images)} images")
+    return train_images, test_images.take(np.sort(rng.permutation(len(test_images))[:held_out]))
 
 
 def build(network: Network, train: data.ImageSet | data.SequenceSet) -> nn.Module:
