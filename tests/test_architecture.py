@@ -6,7 +6,7 @@ import ast
 import json
 import subprocess
 import sys
-from importlib.metadata import distribution
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -75,10 +75,13 @@ def test_numpy_user_never_loads_torch():
 
 
 def test_tests_are_not_shipped_and_types_are():
-    top = {path.split("/")[0] for path in map(str, distribution("gradient-alignment").files or ())}
-    assert "tests" not in top
+    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    assert setuptools["packages"] == list(FORBIDDEN)
     for package in FORBIDDEN:
+        assert "py.typed" in setuptools["package-data"][package]
         assert (ROOT / package / "py.typed").exists()
+        assert (ROOT / package / "__init__.py").exists()
+        assert not [p for p in (ROOT / package).iterdir() if p.is_dir() and list(p.glob("*.py"))]
 
 
 @pytest.mark.parametrize("package", ["theory", "certify"])
