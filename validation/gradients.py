@@ -16,7 +16,6 @@ from torch import nn
 
 import certify
 from certify.losses import causal_lm, classification
-from certify.sweep import gradients
 from validation import models, training
 from validation.training import Network, Trained
 
@@ -57,7 +56,7 @@ def measure(trained: Trained, on_batch: Callable[[], None] = lambda: None) -> Po
     )
     at = insertion_points(trained.network, model)
     with training.one_thread():
-        rows = gradients(
+        rows = certify.gradients(
             model,
             loss,
             loader,

@@ -1,7 +1,7 @@
 """Train and measure the networks of a run side by side, each in a process of its own that uses one thread.
 
 A worker leaves its results in the cache, whole or not at all, so killing one loses its work and nothing
-else. Run as ``python -m validation.prepare <network as JSON>`` it prints one line for every step done.
+else. It is ``python -m validation.prepare``: networks come in as lines of JSON, steps go out as lines.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO
@@ -21,7 +22,7 @@ from typing import IO
 from validation import gradients
 from validation.training import Network
 
-_STEP = "step"
+_STEP, _DONE = "step", "done"
 
 
 def steps_of(network: Network) -> int:
@@ -61,67 +62,64 @@ def prepare(
             gradients.obtain(network, done.step)
             done.fill(steps_of(network))
         return
-    waiting = list(missing)
-    running: dict[int, _Worker] = {}
     events: queue.Queue[tuple[int, str | None]] = queue.Queue()
+    workers = {i: _Worker(i, events) for i in range(min(jobs, len(missing)))}
     try:
-        while waiting or running:
-            while waiting and len(running) < jobs:
-                worker = _Worker(waiting.pop(0), on_step, events)
-                running[worker.process.pid] = worker
-                note(f"training {worker.network.label}, seed {worker.network.seed}")
-            try:
-                pid, line = events.get(timeout=1.0)
-            except queue.Empty:
-                continue
+        for worker in workers.values():
+            worker.give(missing.pop(0), on_step, note)
+        while any(worker.network for worker in workers.values()):
+            index, line = events.get()
+            worker = workers[index]
             if line == _STEP:
-                running[pid].done.step()
-            elif line is None:
-                with running.pop(pid) as worker:
-                    worker.finish()
+                worker.done.step()
+            elif line == _DONE and worker.network is not None:
+                worker.done.fill(steps_of(worker.network))
+                worker.network = None
+                if missing:
+                    worker.give(missing.pop(0), on_step, note)
+            elif line is None and worker.network is not None:
+                raise RuntimeError(worker.obituary())
     finally:
-        for worker in running.values():
+        for worker in workers.values():
             worker.stop()
 
 
 class _Worker:
-    """A process that prepares one network; leaving the ``with`` block frees all it held."""
+    """A process that prepares one network after another; importing PyTorch is paid once."""
 
-    def __init__(
-        self, network: Network, on_step: Callable[[int], None], events: queue.Queue[tuple[int, str | None]]
-    ) -> None:
-        self.network = network
-        self.done = _Counter(on_step)
+    def __init__(self, index: int, events: queue.Queue[tuple[int, str | None]]) -> None:
         # A file takes the error output: a pipe that nobody reads can fill up and block the process.
         self.errors: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed in stop)
-        self.process = _start(network, self.errors)
-        self.reader = threading.Thread(target=_follow, args=(self.process, events), daemon=True)
+        self.process = _start(self.errors)
+        self.network: Network | None = None
+        self.done = _Counter(lambda n: None)
+        self.reader = threading.Thread(target=_follow, args=(index, self.process, events), daemon=True)
         self.reader.start()
 
-    def finish(self) -> None:
-        """Wait for the end and report the steps that were not needed; RuntimeError if it failed."""
-        if self.process.wait() != 0:
-            self.errors.seek(0)
-            last = (self.errors.read().strip() or "no message").splitlines()[-1]
-            raise RuntimeError(
-                f"training {self.network.name} failed with status {self.process.returncode}: {last}"
-            )
-        self.done.fill(steps_of(self.network))
+    def give(self, network: Network, on_step: Callable[[int], None], note: Callable[[str], None]) -> None:
+        """Let the process prepare ``network`` next."""
+        note(f"training {network.label}, seed {network.seed}")
+        self.network, self.done = network, _Counter(on_step)
+        with suppress(BrokenPipeError):  # it died: the reader says so
+            print(json.dumps(asdict(network)), file=self.process.stdin, flush=True)
+
+    def obituary(self) -> str:
+        """Why the process ended before its time."""
+        status = self.process.wait()
+        self.errors.seek(0)
+        last = (self.errors.read().strip() or "no message").splitlines()[-1]
+        name = self.network.name if self.network else "nothing"
+        return f"training {name} failed with status {status}: {last}"
 
     def stop(self) -> None:
-        """End the process if it still runs."""
+        """End the process and free all it held."""
         self.process.terminate()
         self.process.wait()
         self.reader.join()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
-        self.errors.close()
-
-    def __enter__(self) -> _Worker:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.stop()
+        for pipe in (self.process.stdin, self.process.stdout, self.errors):
+            with suppress(BrokenPipeError):
+                if pipe is not None:
+                    pipe.close()
 
 
 class _Counter:
@@ -139,7 +137,7 @@ class _Counter:
         self.on_step(total - self.done)
 
 
-def _start(network: Network, errors: IO[str]) -> subprocess.Popen[str]:
+def _start(errors: IO[str]) -> subprocess.Popen[str]:
     here = str(Path(__file__).parent.parent)
     path = os.environ.get("PYTHONPATH")
     environment = {
@@ -148,25 +146,26 @@ def _start(network: Network, errors: IO[str]) -> subprocess.Popen[str]:
         **{name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")},
     }
     return subprocess.Popen(
-        [sys.executable, "-m", "validation.prepare", json.dumps(asdict(network))],
+        [sys.executable, "-m", "validation.prepare"],
         env=environment,
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=errors,
         text=True,
     )
 
 
-def _follow(worker: subprocess.Popen[str], events: queue.Queue[tuple[int, str | None]]) -> None:
-    for line in worker.stdout or ():
-        events.put((worker.pid, line.strip()))
-    events.put((worker.pid, None))
+def _follow(index: int, process: subprocess.Popen[str], events: queue.Queue[tuple[int, str | None]]) -> None:
+    for line in process.stdout or ():
+        events.put((index, line.strip()))
+    events.put((index, None))
 
 
-def _work(described: str) -> None:
-    network = Network(**json.loads(described))
-    gradients.obtain(network, lambda: print(_STEP, flush=True))
+def _work(orders: IO[str]) -> None:
+    for line in orders:
+        gradients.obtain(Network(**json.loads(line)), lambda: print(_STEP, flush=True))
+        print(_DONE, flush=True)
 
 
 if __name__ == "__main__":
-    _work(sys.argv[1])
+    _work(sys.stdin)

@@ -12,10 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from certify.estimators import estimate
-from certify.intervals import clopper_pearson
+from certify import clopper_pearson, estimate, gradients
 from certify.losses import classification
-from certify.sweep import gradients
 from validation import data, models, training
 from validation.measure import pool_bounds, verdict
 from validation.resample import Pool

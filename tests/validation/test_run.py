@@ -28,7 +28,7 @@ TINY = dataclasses.replace(
     laws=cases.gaussian_grid(("flat",), (4,), (1.0,)),
     law_replicates=500,
     other_laws=(),
-    resnets=cases.resnets((1 / 16, 1 / 8), seeds=1, steps=4, held_out=60),
+    resnets=cases.resnets((1 / 16, 1 / 8), seeds=1, steps=4, batch=64, held_out=60),
     neoxes=cases.neoxes((16,), layers=2, seeds=1, steps=4, batch=8, held_out=40, length=32),
     with_replacement=((1, 1), (8, 8)),
     without_replacement=((8, 8),),
@@ -162,10 +162,14 @@ def test_training_elsewhere_gives_the_same_network(tmp_path: Path, monkeypatch: 
 def test_failing_worker_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(training.CACHE_VARIABLE, str(tmp_path))
 
-    def start(network: training.Network, errors: IO[str]) -> subprocess.Popen[str]:
+    def start(errors: IO[str]) -> subprocess.Popen[str]:
         script = "import sys; print('step'); sys.exit('first line\\nlast line')"
         return subprocess.Popen(
-            [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=errors, text=True
+            [sys.executable, "-c", script],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
         )
 
     monkeypatch.setattr(prepare, "_start", start)
