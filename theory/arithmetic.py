@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from array_api_compat import array_namespace, device, is_array_api_obj
 
-from theory.tracing import Traced
+from theory.tracing import Traced, lift
 
 Kind = Literal["exact", "float", "array", "opaque"]
 
@@ -74,7 +74,7 @@ def _kind(value: Any) -> Kind:
         return "exact"
     if isinstance(value, float | np.floating):
         return "float"
-    if is_array_api_obj(value):
+    if is_array_api_obj(value) and array_namespace(value).isdtype(value.dtype, ("integral", "real floating")):
         return "array"
     raise TypeError(f"value={value!r}: expected a number, an array or a symbolic expression")
 
@@ -128,7 +128,7 @@ def _lift(value: Any, root: str) -> Any:
             return importlib.import_module("z3").RealVal(str(ratio))
         arb = importlib.import_module("flint").arb
         return arb(ratio.numerator) / arb(ratio.denominator)
-    return value
+    return Traced(lift(value)) if root == "theory" else value
 
 
 def _pairwise(name: str, python: Callable[..., Any], values: tuple[Any, ...]) -> Any:
@@ -296,6 +296,8 @@ def sample_size(value: Any, name: str) -> Any:
         return value
     if kind == "array":
         xp = array_namespace(value)
+        if 0 in value.shape:
+            raise ValueError(f"{name}={value!r}: expected at least one sample size")
         wide = xp.astype(value, xp.float64)
         if not bool(xp.all((wide >= 1) & (wide == xp.floor(wide)))):
             raise ValueError(f"{name}={value!r}: {expected}")

@@ -6,6 +6,8 @@ and are re-exported, so that ``from theory.bounds import ...`` finds every one.
 
 from __future__ import annotations
 
+import math
+import numbers
 from fractions import Fraction
 from typing import Any
 
@@ -63,7 +65,7 @@ def n_eff(M: Any, K: Any) -> Any:
         M, K = Count(M), Count(K)
     else:
         M, K = convert((M, K), kind)
-    return M * K / (M + K + 1)
+    return M / (M + K + 1) * K  # in this order nothing overflows
 
 
 def _weighted(m: Moments, M: Any, K: Any, b: Any) -> Any:
@@ -137,8 +139,8 @@ def B_regrouped(b: Any) -> Bound:
     >>> B_regrouped(4)(m, 3, 5) == B_exact(m, 3, 5) < B_align(m, 3, 5)
     True
     """
-    if isinstance(b, bool) or not b > 0:
-        raise ValueError(f"b={b!r}: expected a group size > 0; the best one is m.t / m.a")
+    if isinstance(b, bool) or not isinstance(b, numbers.Real) or not 0 < float(b) < math.inf:
+        raise ValueError(f"b={b!r}: expected a finite number > 0, a group size; the best one is m.t / m.a")
     size = Fraction(b) if isinstance(b, int) else b
     return Bound(
         name=f"B_regrouped({b})",

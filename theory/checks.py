@@ -199,7 +199,9 @@ def variance_simulated() -> Finding:
 
 def below_exactly(bound: Any, name: str) -> Finding:
     def holds(law: FiniteLaw, M: int, K: int) -> bool:
-        return exact.finite_support_probability(law, M, K) <= bound(Moments.from_law(law), M, K)
+        P = exact.finite_support_probability(law, M, K)
+        listed = sum((p for T, p in _distribution(law, M, K).items() if T <= 0), F(0))
+        return listed == P <= bound(Moments.from_law(law), M, K)
 
     return _everywhere(holds, f"P(T <= 0) <= {name}")
 

@@ -97,7 +97,8 @@ def check(claim: Claim) -> ClaimResult:
     for rung, function in claim.checks:
         start = time.perf_counter()
         try:
-            agrees, text = function()
+            found, text = function()
+            agrees = bool(found)  # NumPy's False is not False, and would pass for a rung that did not run
         except Exception as error:
             agrees, text = False, f"{type(error).__name__}: {error}"
         evidence.append(Evidence(rung, agrees, text, time.perf_counter() - start))

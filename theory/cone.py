@@ -1,72 +1,24 @@
 """Proof that a bound is never below Cantelli's on the cone of possible moments, hence true.
 
 The difference B - B_exact is cleared of denominators, each ``min`` and ``max`` becomes a case, and every case
-is a polynomial inequality, proved by a sum of non-negative terms (checked in ``theory.verify``, which shares
-no code with the search) or else by ``theory.proofs`` (Handelman certificates and z3).
+is a polynomial inequality, proved by a sum of non-negative terms or else by ``theory.proofs`` (Handelman
+certificates and z3).  The result is re-checked in ``theory.dominance`` and ``theory.verify``, which share no
+code with the search.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from theory.dominance import Case, Dominance, Step
 from theory.formula import Assumption, Bound
 from theory.moments import Moments
 
-if TYPE_CHECKING:
-    from theory.proofs import Certificate, Implication
+__all__ = ["Case", "Dominance", "Step", "prove_dominates_cantelli"]
 
 _LARGEST = 4_000  # operations in the expression; beyond that clearing denominators takes too long
-
-
-@dataclass(frozen=True)
-class Step:
-    """One polynomial inequality and what established it: exact identities, or the solver alone."""
-
-    claim: str
-    methods: tuple[str, ...]
-    certificates: tuple[Certificate, ...]
-    implication: Implication | None = None
-
-
-@dataclass(frozen=True)
-class Dominance:
-    """Certificate that B >= B_exact for every law in ``domain``.
-
-    Parameters
-    ----------
-    name
-        The bound.
-    domain
-        Sample sizes and moments covered.
-    cases
-        One proof per case of the minima and maxima: the numerator is >= 0, the denominator > 0.
-    bound
-        The bound itself, for spot checks.
-    """
-
-    name: str
-    domain: str
-    cases: tuple[tuple[str, Step, Step], ...]
-    bound: Bound
-
-    @property
-    def statement(self) -> str:
-        """What was proved, and how."""
-        methods = sorted({method for _, *both in self.cases for proof in both for method in proof.methods})
-        how = f"{len(self.cases)} case(s), by {', '.join(methods)}"
-        return f"For {self.domain}: {self.name} - B_exact >= 0; {how}."
-
-    def is_valid(self) -> bool:
-        """Re-check identities in ``theory.verify``, and the inequality itself at exact rational points.
-
-        A case that only the solver proved is put to the solver again with another seed.
-        """
-        return all(_recheck(proof) for _, *both in self.cases for proof in both) and all(
-            _spot_checks(self.bound)
-        )
 
 
 def prove_dominates_cantelli(bound: Bound, *, timeout: float = 4.0) -> Dominance | None:
@@ -136,18 +88,33 @@ def prove_dominates_cantelli(bound: Bound, *, timeout: float = 4.0) -> Dominance
         return None
     cases = []
     for label, conditions, value in _branches(expression):
-        proofs = _prove_case(
-            bound.name, label, (*hypotheses, *conditions), value, V, M_ * K_ * norm**2, timeout
-        )
-        if proofs is None:
+        if sp.false in conditions:  # never the extreme one
+            continue
+        case = _prove_case(bound.name, label, hypotheses, conditions, value, V, M_ * K_ * norm**2, timeout)
+        if case is None:
             return None
-        cases.append((label, *proofs))
+        cases.append(case)
     domain = (
         f"{bound.M.text('M')}, {bound.K.text('K')}, and every law with finite second moments and nonzero mean"
-        + ("" if Assumption.NONZERO_MEAN in bound.assumptions else " (mean zero: the bound is >= 1 there)")
+        + (
+            ""
+            if Assumption.NONZERO_MEAN in bound.assumptions
+            else " (mean zero: the bound is >= 1 or undefined there)"
+        )
     )
-    certificate = Dominance(bound.name, domain, tuple(cases), bound)
+    fixed = {name: int(value) for name, value in (("m2", norm), ("M", M_), ("K", K_)) if value.is_Integer}
+    assumed = tuple((_slack(h), isinstance(h, sp.StrictGreaterThan)) for h in hypotheses)
+    certificate = Dominance(bound.name, domain, assumed, fixed, tuple(cases), bound)
     return certificate if certificate.is_valid() else None
+
+
+def _slack(relation: Any) -> str:
+    """The polynomial that is >= 0 (or > 0) where the relation holds, as text."""
+    import sympy as sp
+
+    less = isinstance(relation, sp.LessThan | sp.StrictLessThan)
+    difference = relation.rhs - relation.lhs if less else relation.lhs - relation.rhs
+    return str(sp.expand(difference))
 
 
 def _rational(expression: Any) -> bool:
@@ -225,14 +192,20 @@ def _cleared(difference: Any) -> Any:
 
 
 def _prove_case(
-    name: str, label: str, hypotheses: tuple[Any, ...], value: Any, V: Any, signal: Any, timeout: float
-) -> tuple[Step, Step] | None:
+    name: str,
+    label: str,
+    domain: Sequence[Any],
+    conditions: Sequence[Any],
+    value: Any,
+    V: Any,
+    signal: Any,
+    timeout: float,
+) -> Case | None:
     import sympy as sp
 
     top, bottom = sp.fraction(sp.cancel(sp.together(value)))
-    hypotheses = tuple(h for h in hypotheses if h is not sp.true)
-    if sp.false in hypotheses:
-        hypotheses = (sp.Integer(0) >= 1,)
+    conditions = tuple(h for h in conditions if h is not sp.true)
+    hypotheses = (*domain, *conditions)
     for sign in (1, -1):
         p, q = sp.expand(sign * top), sp.expand(sign * bottom)
         positive = _prove(f"{name}: denominator > 0, {label}", hypotheses, q, timeout, strict=True)
@@ -241,7 +214,9 @@ def _prove_case(
         above = _prove(
             f"{name} >= B_exact, {label}", hypotheses, sp.expand(p * (V + signal) - q * V), timeout
         )
-        return None if above is None else (above, positive)
+        if above is None:
+            return None
+        return Case(label, tuple(map(_slack, conditions)), str(p), str(q), above, positive)
     return None
 
 
@@ -265,7 +240,7 @@ def _prove(
     found = proofs.prove(implication, timeout=timeout, degree=2)
     if not isinstance(found, proofs.Proof):
         return None
-    return Step(name, found.methods, found.certificates, implication)
+    return Step(name, found.methods, found.certificates)
 
 
 def _by_coefficients(hypotheses: tuple[Any, ...], target: Any, strict: bool) -> Any:
@@ -333,51 +308,6 @@ def _strictly_positive(
     return any(c > 0 and all(ok or k == 0 for ok, k in zip(sure, powers, strict=True)) for powers, c in terms)
 
 
-def _recheck(proof: Step) -> bool:
-    """Independent second look at one proof."""
-    if proof.certificates:
-        return all(certificate.is_valid() for certificate in proof.certificates)
-    import z3
-
-    from theory.proofs import _z3_relation
-
-    implication = proof.implication
-    if implication is None:
-        return False
-    variables = {s: z3.Real(str(s)) for s in implication.symbols}
-    solver = z3.Tactic(
-        "qfnra-nlsat"
-    ).solver()  # the default solver found it; this is the complete procedure alone
-    solver.set("timeout", 10_000)
-    solver.add(*[_z3_relation(h, variables) for h in implication.hypotheses])
-    solver.add(z3.Not(_z3_relation(implication.conclusion, variables)))
-    return bool(solver.check() == z3.unsat)
-
-
-_POINTS = [
-    (Fraction(1), x, y)
-    for x in map(Fraction, ("0", "1/7", "1", "5"))
-    for y in (x * x + Fraction(1, 9), x * x + 3)
-]
-
-
-def _spot_checks(bound: Bound) -> Iterator[bool]:
-    """B >= B_exact at exact rational points of the cone, with the formula itself, not its expression."""
-    from theory.bounds import B_exact
-
-    for M, K in ((0, 0), (1, 0), (0, 3), (9, 20)):
-        M, K = bound.M.low + M, bound.K.low + K
-        if not bound.covers(M, K):
-            continue
-        for m2, a, t in _POINTS:
-            moments = Moments(m2, a, t)
-            try:
-                value = bound(moments, M, K)
-            except ZeroDivisionError:
-                continue
-            yield bool(value != value or value >= B_exact(moments, M, K))
-
-
 def _mean_zero_is_covered(bound: Bound, M: Any, K: Any) -> bool:
     """For mu = 0 P may be 1: the formula must be >= 1 there for all M, K, unless the bound excludes mu = 0.
 
@@ -389,7 +319,10 @@ def _mean_zero_is_covered(bound: Bound, M: Any, K: Any) -> bool:
         return True
     for t in (0, 1):
         values = {"m2": sp.Integer(0), "a": sp.Integer(0), "t": sp.Integer(t), "M": M, "K": K}
-        value = sp.simplify(bound.trace(values))
+        try:
+            value = sp.simplify(bound.trace(values))
+        except TypeError:  # min or max of 0/0
+            value = sp.nan
         if value.has(sp.nan, sp.zoo):
             continue  # undefined: no claim
         if not (value.is_extended_real and (value >= 1) == sp.true):

@@ -115,7 +115,10 @@ def values(bound: Bound, moments: Moments, M: int, K: int) -> np.ndarray:
     """
     with np.errstate(all="ignore"):
         try:
-            result = np.asarray(bound(moments, M, K), dtype=np.float64)
+            value = bound(moments, M, K)
+            if isinstance(value, list | tuple):
+                raise TypeError(f"{bound.name}: value={value!r}: expected a number or an array")
+            result = np.asarray(value, dtype=np.float64)
             return np.broadcast_to(result, moments.m2.shape)
         except (TypeError, ValueError, AttributeError, ArithmeticError):
             rows = zip(moments.m2, moments.a, moments.t, strict=True)

@@ -6,6 +6,7 @@ silently turn into the expression of one side of it.  A ``Traced`` value raises 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -14,7 +15,16 @@ if TYPE_CHECKING:
     import sympy
 
 
-def _lift(value: Any) -> Any:
+def lift(value: Any) -> Any:
+    """A number as SymPy value: exact, and a float as the decimal it prints as.
+
+    0.1 in a formula means one tenth; the nearest binary number would be neither readable nor exact.
+
+    Examples
+    --------
+    >>> lift(0.1), lift(Fraction(1, 3)), lift("x")
+    (1/10, 1/3, NotImplemented)
+    """
     import sympy
 
     if isinstance(value, Traced):
@@ -22,13 +32,14 @@ def _lift(value: Any) -> Any:
     if isinstance(value, Fraction):
         return sympy.Rational(value.numerator, value.denominator)
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return sympy.sympify(value)
+        decimal = isinstance(value, float) and math.isfinite(value)
+        return sympy.Rational(repr(float(value))) if decimal else sympy.sympify(value)
     return NotImplemented
 
 
 def _binary(operation: Callable[[Any, Any], Any], swapped: bool = False) -> Callable[[Any, Any], Any]:
     def method(self: Traced, other: Any) -> Any:
-        right = _lift(other)
+        right = lift(other)
         if right is NotImplemented:
             return NotImplemented
         left = self.expression

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,9 @@ from theory.laws import FiniteLaw
 
 if TYPE_CHECKING:
     from theory.cone import Dominance
+
+
+_TAKEN = ("FiniteLaw", "Moments", "exact", "laws", "P", "law", "exp", "array")  # names in the snippets
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,8 @@ class Refuted:
     @property
     def snippet(self) -> str:
         """Two lines that check the counterexample, given the bound under its name."""
-        name = self.name if self.name.isidentifier() else "bound"
+        usable = self.name.isidentifier() and not keyword.iskeyword(self.name)
+        name = self.name if usable and self.name not in _TAKEN else "bound"
         if not isinstance(self.law, FiniteLaw):
             return (
                 "from math import exp; from numpy import array; from theory import Moments, exact, laws\n"

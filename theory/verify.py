@@ -63,7 +63,11 @@ def parse(text: str) -> Polynomial:
             case _:
                 raise fail(type(node).__name__)
 
-    return walk(ast.parse(text, mode="eval").body)
+    try:
+        tree = ast.parse(text, mode="eval")
+    except SyntaxError:
+        raise fail("text that is no expression") from None
+    return walk(tree.body)
 
 
 def add(p: Polynomial, q: Polynomial) -> Polynomial:
@@ -98,6 +102,20 @@ def multiply(p: Polynomial, q: Polynomial) -> Polynomial:
     return total
 
 
+def evaluate(p: Polynomial, values: Mapping[str, Fraction]) -> Fraction:
+    """Value of a polynomial at rational numbers.
+
+    >>> evaluate(parse("x**2*y - 1"), {"x": Fraction(1, 2), "y": Fraction(8)})
+    Fraction(1, 1)
+    """
+    total = Fraction(0)
+    for monomial, coefficient in p.items():
+        for name, power in monomial:
+            coefficient *= values[name] ** power
+        total += coefficient
+    return total
+
+
 def is_nonnegative_combination(
     target: str,
     hypotheses: Sequence[str],
@@ -115,7 +133,7 @@ def is_nonnegative_combination(
     target, hypotheses
         Polynomials as text, see :func:`parse`.
     terms
-        Pairs ``(c_j, {i: k_ji})``; an index past the hypotheses counts into ``squares``.
+        Pairs ``(c_j, {i: k_ji})``, exact numbers; an index past the hypotheses counts into ``squares``.
     squares
         Polynomials that are squared here before use, hence nonnegative without any hypothesis.
 
@@ -126,8 +144,12 @@ def is_nonnegative_combination(
     >>> is_nonnegative_combination("x*y - x", ["x", "y - 1"], [(-1, {0: 1, 1: 1})])
     False
     """
-    if any(c < 0 or any(k < 0 for k in powers.values()) for c, powers in terms):
-        return False
+    factors = range(len(hypotheses) + len(squares))
+    for c, powers in terms:
+        if not isinstance(c, int | Fraction) or c < 0:
+            return False
+        if any(i not in factors or not isinstance(k, int) or k < 0 for i, k in powers.items()):
+            return False
     parsed = [parse(h) for h in hypotheses] + [multiply(parse(p), parse(p)) for p in squares]
     total: Polynomial = {}
     for c, powers in terms:

@@ -27,8 +27,10 @@ _MARGIN = 1e-9  # relative; a float value of B (exp, sqrt) must be exceeded by m
 def decide(bound: Bound, law: FiniteLaw, M: int, K: int) -> WorstCase | None:
     """Exact P, the bound B and their ratio for one law; ``None`` where the formula is undefined.
 
-    P is exact.  B is exact for rational formulas; a formula with exp or sqrt gives a float, and the ratio is
-    then lowered by 1e-9 relative, so that ``ratio > 1`` always means a true violation.
+    P is exact.  B is exact for rational formulas.  A formula with exp, sqrt or float constants gives a float;
+    if that comes near P, B is evaluated again from the formula's expression with 40 digits, so that neither
+    rounding nor cancellation can pass for a violation.  Only for a formula without an expression (one that
+    branches, or calls ``math.exp``) the float decides, and the ratio is then lowered by 1e-9 relative.
 
     Parameters
     ----------
@@ -36,6 +38,11 @@ def decide(bound: Bound, law: FiniteLaw, M: int, K: int) -> WorstCase | None:
         A bound on (m2, a, t).
     law, M, K
         Law of one unit and sample sizes.
+
+    Raises
+    ------
+    TypeError
+        If the bound is no ``Bound`` or the law no ``FiniteLaw``.
 
     Examples
     --------
@@ -46,20 +53,44 @@ def decide(bound: Bound, law: FiniteLaw, M: int, K: int) -> WorstCase | None:
     """
     from theory.exact import finite_support_probability
 
-    B = _value(bound, Moments.from_law(law), M, K)
+    if not isinstance(bound, Bound) or not isinstance(law, FiniteLaw):
+        raise TypeError(f"bound={bound!r}, law={law!r}: expected a Bound (see theory.bound) and a FiniteLaw")
+    moments = Moments.from_law(law)
+    B = _value(bound, moments, M, K)
     if B is None:
         return None
     P = finite_support_probability(law, M, K)
-    if isinstance(B, Fraction):
-        if B > 0:
-            ratio = float(P / B)
+    precise = B
+    if not isinstance(B, Fraction) and float(P) > B * (1 - 1e-6):
+        precise = _precise(bound, moments, M, K)
+    if isinstance(precise, Fraction):
+        if precise > 0:
+            ratio = float(P / precise) if precise * 10**300 > P else math.inf
             # The float of a ratio near 1 must not contradict the exact comparison.
-            ratio = max(ratio, math.nextafter(1, 2)) if P > B else min(ratio, 1.0)
+            ratio = max(ratio, math.nextafter(1, 2)) if precise < P else min(ratio, 1.0)
         else:
-            ratio = math.inf if P > B else 0.0
+            ratio = math.inf if precise < P else 0.0
+        B = B if isinstance(B, Fraction) else float(precise)
     else:
         ratio = float(P) / B * (1 - _MARGIN) if B > 0 else (math.inf if P > 0 or B < 0 else 0.0)
     return WorstCase(law, M, K, P, B, ratio)
+
+
+def _precise(bound: Bound, moments: Moments, M: int, K: int) -> Fraction | None:
+    """The bound to 40 digits, from its expression; ``None`` if it has none or no finite real value."""
+    import sympy as sp
+
+    exact = {"m2": moments.m2, "a": moments.a, "t": moments.t, "M": M, "K": K}
+    values = {name: sp.Rational(x.numerator, x.denominator) for name, x in exact.items()}
+    try:
+        value = bound.trace(values)
+        value = value if value.is_Rational else value.evalf(40, maxn=400)
+    except (TypeError, ArithmeticError, ValueError):
+        return None
+    if not value.is_Rational and not value.is_Float:
+        return None
+    value = sp.Rational(value)
+    return Fraction(int(value.p), int(value.q))
 
 
 def _value(bound: Bound, moments: Moments, M: int, K: int) -> Any:
@@ -123,7 +154,8 @@ def falsify(
     TypeError
         If the bound is a function of other inputs than (m2, a, t): see ``theory.strategies``.
     ValueError
-        If budget <= 0.
+        If budget, seed or examples is out of range, if the formula has no value at any law tried, or if the
+        bound is conditional on the training mean (P(T <= 0) here is not).
 
     Notes
     -----
@@ -140,13 +172,23 @@ def falsify(
     from theory.shrink import shrink
 
     if not isinstance(bound, Bound):
+        if bound is None:
+            raise TypeError("bound=None: expected a Bound, a formula of (moments, M, K), or an expression")
         bound = make_bound(bound)
     if bound.inputs is not Moments or bound.direction != "upper":
         raise TypeError(
             f"{bound.name}: expected an upper bound on (m2, a, t); test other inputs with theory.strategies"
         )
-    if not budget > 0:
-        raise ValueError(f"budget={budget}: expected a number of seconds > 0")
+    if Assumption.GIVEN_TRAIN_MEAN in bound.assumptions:
+        raise ValueError(
+            f"{bound.name}: expected a bound on P(T <= 0), not one given the training mean; "
+            "test that with theory.strategies and ConditionalMoments"
+        )
+    if isinstance(budget, bool) or not isinstance(budget, int | float) or not budget > 0:
+        raise ValueError(f"budget={budget!r}: expected a number of seconds > 0")
+    for name, value in (("seed", seed), ("examples", examples)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise ValueError(f"{name}={value!r}: expected an integer >= 0")
     hunt = _Hunt(bound, seed, budget)
     if Assumption.GAUSSIAN in bound.assumptions:
         from theory.gaussian_search import gaussian_laws
@@ -158,6 +200,11 @@ def falsify(
         certificate = prove_dominates_cantelli(bound)
         if certificate is not None:
             return Proved(bound.name, certificate)
+        if not hunt.best and hunt.complete:
+            raise ValueError(
+                f"{bound.name}: the formula has no value at any of the simplest laws; expected a function of "
+                "(moments, M, K) that returns a number, try bound(Moments(1, 1, 1), 2, 2)"
+            )
         found = hunt.structured(hunt.sizes[2:]) or hunt.ascent() or hunt.random(examples)
     if found is None:
         return Unrefuted(bound.name, hunt.coverage(), hunt.worst())
@@ -325,9 +372,12 @@ def largest_ratio(
     >>> largest_ratio(1, 1, at_most=Fraction(1, 2)).ratio
     1.0
     """
-    limit = Fraction(at_most)
+    try:
+        limit = Fraction(at_most)
+    except (TypeError, ValueError, OverflowError):
+        limit = Fraction(0)
     if limit <= 0:
-        raise ValueError(f"at_most={at_most}: expected a value > 0 (a bound is 0 only where P is)")
+        raise ValueError(f"at_most={at_most!r}: expected a value > 0 (a bound is 0 only where P is)")
 
     def restricted(
         m: Any, M: Any, K: Any

@@ -20,7 +20,9 @@ from theory.bounds import (
     P_gaussian,
     bound,
     exp,
+    log,
     n_eff,
+    sqrt,
 )
 from theory.cone import prove_dominates_cantelli
 from theory.exact import finite_support_probability
@@ -224,12 +226,30 @@ def test_proofs_are_rechecked_and_can_fail():
     certificate = prove_dominates_cantelli(B_align)
     assert certificate.is_valid()
     assert "B_align - B_exact >= 0" in certificate.statement
-    label, above, positive = certificate.cases[0]
-    (identity,) = above.certificates
+    first, second = certificate.cases
+    (identity,) = first.above.certificates
     wrong = dataclasses.replace(identity, terms=tuple((c + 1, powers) for c, powers in identity.terms))
-    tampered = dataclasses.replace(above, certificates=(wrong,))
-    assert not dataclasses.replace(certificate, cases=((label, tampered, positive),)).is_valid()
-    assert not dataclasses.replace(certificate, bound=bound(without_the_one)).is_valid()  # the spot checks
+    loose = dataclasses.replace(identity, hypotheses=("m2", *identity.hypotheses[1:]))
+    forged = dataclasses.replace(identity, target="1", terms=((F(1), {}),))  # a true identity about nothing
+    for above in (wrong, loose, forged):
+        step = dataclasses.replace(first.above, certificates=(above,))
+        tampered = dataclasses.replace(first, above=step)
+        assert not dataclasses.replace(certificate, cases=(tampered, second)).is_valid()
+    strict = dataclasses.replace(first.positive, certificates=(dataclasses.replace(forged, target="a"),))
+    for bad in (
+        dataclasses.replace(first, positive=strict),
+        dataclasses.replace(first, positive=first.above),
+        dataclasses.replace(first, conditions=()),  # B_align is not a/(...) everywhere
+        dataclasses.replace(first, top=f"2*({first.top})"),
+        dataclasses.replace(first, above=dataclasses.replace(first.above, certificates=())),  # z3 alone
+    ):
+        assert dataclasses.replace(certificate, cases=(bad, second)).is_valid() is (
+            bad.above.certificates == () and bad.conditions != ()
+        )
+    assert not dataclasses.replace(certificate, cases=(first,)).is_valid()  # a case is missing
+    assert not dataclasses.replace(certificate, cases=()).is_valid()
+    assert not dataclasses.replace(certificate, hypotheses=()).is_valid()
+    assert not dataclasses.replace(certificate, bound=bound(without_the_one)).is_valid()  # the points
 
 
 @pytest.mark.parametrize(
@@ -304,3 +324,65 @@ def test_bad_requests():
         falsify(B_exact, budget=0)
     with pytest.raises(ValueError, match=r"at_most=0: expected a value > 0"):
         largest_ratio(2, 3, at_most=0)
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        lambda m, M, K: (1e6 + m.variance(M, K) / (m.variance(M, K) + m.m2**2)) - 1e6,
+        lambda m, M, K: sqrt(1 + m.variance(M, K) / (m.variance(M, K) + m.m2**2)) ** 2 - 1,
+        lambda m, M, K: 1 - exp(log(1 - m.variance(M, K) / (m.variance(M, K) + m.m2**2))),
+    ],
+)
+def test_cancellation_in_a_true_formula_is_no_counterexample(formula):
+    """Cantelli's bound, written so that floats lose most digits: P > B by rounding only."""
+    claim = bound(formula, M=(1, 2), K=1)
+    for law in (coin("39/40"), coin("1/3"), coin("999/1000")):
+        assert decide(claim, law, 1, 1).ratio <= 1
+    lower = bound(lambda m, M, K: formula(m, M, K) * (1 - F(1, 10**12)), M=(1, 2), K=1)
+    assert decide(lower, coin("39/40"), 1, 1).ratio > 1
+
+
+def test_natural_ways_of_writing_a_true_bound_are_proved():
+    def cantelli(m, M, K):
+        return m.variance(M, K) / (m.variance(M, K) + m.m2**2)
+
+    for formula in (
+        lambda m, M, K: min(1, cantelli(m, M, K)),
+        lambda m, M, K: min(1.0, cantelli(m, M, K)),
+        lambda m, M, K: max(cantelli(m, M, K), 0.25 * cantelli(m, M, K)),
+        lambda m, M, K: 0.5 * cantelli(m, M, K) + 0.5,
+    ):
+        assert isinstance(falsify(formula), Proved)
+    for formula in (
+        lambda m, M, K: min(1, 0.99 * cantelli(m, M, K)),
+        lambda m, M, K: 0.5 * cantelli(m, M, K) + 0.49,
+    ):
+        assert prove_dominates_cantelli(bound(formula)) is None
+
+
+def test_formulas_without_a_value_are_refused():
+    for nothing in (None, "x", math.nan, [1], 1j):
+        with pytest.raises(ValueError, match="no value at any of the simplest laws"):
+            falsify(lambda m, M, K, nothing=nothing: nothing)
+    with pytest.raises(TypeError, match="bound=None"):
+        falsify(None)
+    with pytest.raises(ValueError, match="not one given the training mean"):
+        falsify(bound(without_the_one, assumes="given train mean"))
+    for name, bad in (
+        ("seed", None),
+        ("seed", -1),
+        ("examples", "x"),
+        ("budget", None),
+        ("budget", math.nan),
+    ):
+        with pytest.raises(ValueError, match=f"{name}={bad!r}"):
+            falsify(B_exact, **{name: bad})
+    with pytest.raises(TypeError, match="expected a Bound"):
+        decide(None, coin(), 1, 1)
+
+
+def test_snippets_of_bounds_with_awkward_names():
+    for name in ("P", "law", "lambda", "exact"):
+        result = falsify(bound(without_the_one, name=name))
+        exec(result.snippet, {"bound": bound(without_the_one)})
