@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from dataclasses import fields
 from fractions import Fraction as F
 from types import SimpleNamespace
@@ -130,7 +131,7 @@ class TestOptions:
         assert (mine.name, mine.source, mine.M, mine.K) == ("other", "a book", Sizes(2, 2), Sizes(3, 9))
         assert mine.where is condition
         assert mine.inputs is TwoLawMoments
-        with pytest.raises(TypeError, match="other: inputs=.*expected TwoLawMoments"):
+        with pytest.raises(TypeError, match=r"other: inputs=.*expected TwoLawMoments"):
             mine(m, 2, 3)
         with pytest.raises(ValueError, match="K=0"):
             bound(lambda m, M, K: 1, K=0)
@@ -263,26 +264,27 @@ class TestSymbols:
             _ = Bound("name", formula).expression
 
 
-class TestFromSympy:
-    VALUES = {
-        "m2": F(2),
-        "a": F(1, 3),
-        "t": F(5),
-        "V": F(1, 9) + F(1, 12) + F(5, 12),
-        "d_par": F(12),
-        "d_2": F(4, 5),
-        "d_align": F(4, 5),
-        "n_eff": F(12, 8),
-        "M": F(3),
-        "K": F(4),
-    }
+VALUES = {
+    "m2": F(2),
+    "a": F(1, 3),
+    "t": F(5),
+    "V": F(1, 9) + F(1, 12) + F(5, 12),
+    "d_par": F(12),
+    "d_2": F(4, 5),
+    "d_align": F(4, 5),
+    "n_eff": F(12, 8),
+    "M": F(3),
+    "K": F(4),
+}
 
+
+class TestFromSympy:
     @pytest.mark.parametrize("name", VALUES)
     def test_every_name(self, name: str) -> None:
         import sympy
 
         B = bound(1 / (3 + sympy.Symbol(name)))
-        expected = 1 / (3 + self.VALUES[name])
+        expected = 1 / (3 + VALUES[name])
         assert B(m, 3, 4) == expected
         assert type(B(m, 3, 4)) is F
         assert B(Moments(2.0, 1 / 3, 5.0), 3, 4) == pytest.approx(float(expected), rel=1e-14)
@@ -342,9 +344,9 @@ class TestRecords:
         assert x.variance(3, 4) == expected
         assert x.variance(np.array([3, 3]), 4).tolist() == pytest.approx([float(expected)] * 2)
         for record in (m, x):
-            with pytest.raises(ValueError, match="^M=0"):
+            with pytest.raises(ValueError, match=r"^M=0"):
                 record.variance(0, 1)
-            with pytest.raises(ValueError, match="^K=0"):
+            with pytest.raises(ValueError, match=r"^K=0"):
                 record.variance(1, 0)
 
     def test_effective_size(self) -> None:
@@ -354,9 +356,9 @@ class TestRecords:
         assert n_eff(np.array([3, 1]), 4).tolist() == [1.5, 4 / 6]
         M, K = sympy.symbols("M K")
         assert n_eff(M, K) == M * K / (M + K + 1)
-        with pytest.raises(ValueError, match="^M=0"):
+        with pytest.raises(ValueError, match=r"^M=0"):
             n_eff(0, 1)
-        with pytest.raises(ValueError, match="^K=0"):
+        with pytest.raises(ValueError, match=r"^K=0"):
             n_eff(1, 0)
 
     @pytest.mark.parametrize("extra", [0.0, 1e-10])
@@ -445,7 +447,7 @@ class TestRecords:
         m2, a, t = Moments(4.0, 16.0, 64.0).rescaled()
         assert (m2, a, t) == (0.5, 0.25, 1.0)
         assert Moments(0.0, 0.0, 0.0).rescaled() == (0.0, 0.0, 0.0)
-        for r in Moments(1e-200, 1e-320, 1e-300).rescaled():
+        for r in Moments(1e-160, 1e-316, 1e-310).rescaled():
             assert 0 < r <= 1
         assert max(Moments(4.0, 2.0, 1.0).rescaled()) == 1.0
         assert max(Moments(1.0, 4.0, 16.0).rescaled()) == 1.0
@@ -490,7 +492,7 @@ class TestRecords:
         with pytest.raises(ValueError, match="dimensions 2 and 1"):
             TwoLawMoments.from_laws(law, coin())
         y = ConditionalMoments.from_law(other, (F(1), F(-1)))
-        assert y == ConditionalMoments(F(-1, 3), F(8, 9) * 2, 3)
+        assert y == ConditionalMoments(F(-1, 3), F(32, 9), 3)
 
     def test_laws_of_unequal_lengths_are_noticed(self) -> None:
         """Whatever plays a law must have one weight per atom, and atoms of one dimension."""
@@ -524,7 +526,7 @@ class TestFormulas:
         assert B_regrouped(3)(wide, 3, 4) == 1 / (1 + F(12, 10) * 2)
         assert B_regrouped(F(1, 4))(wide, 3, 4) == 1 / (1 + F(12) / (7 + F(1, 4)) * 1)
         for bad in (0, -1, F(0), True):
-            with pytest.raises(ValueError, match=f"b={bad!r}"):
+            with pytest.raises(ValueError, match=f"^b={re.escape(repr(bad))}"):
                 B_regrouped(bad)
 
     def test_chebyshev_and_two_laws(self) -> None:
