@@ -43,6 +43,10 @@ TRACE = Combination(0.0, 1.0)
 class Replicated:
     """Estimates (m2, m2^2, a, t) of a sample and of the sample without each unit (or each group of units).
 
+    With two samples, the deletions from one follow those from the other and their variances add. Where the
+    estimates come from sketches, the same hashes serve all deletions, so the variance of the hashes is taken
+    from independent sketches and added.
+
     Parameters
     ----------
     point : array (4,)
@@ -53,24 +57,44 @@ class Replicated:
         Units in group j; all ones for the ordinary jackknife.
     exponent : int
         The estimates belong to gradients times 2^-exponent.
+    split : int
+        Number of deletions from the first of two samples; 0 for one sample.
+    sketches : array (sketches, 4), optional
+        Estimates of the whole sample, one row for each independent sketch; `point` is their mean.
     """
 
     point: Float
     without: Float
     sizes: Float
     exponent: int = 0
+    split: int = 0
+    sketches: Float | None = None
 
     @property
     def groups(self) -> int:
-        """Number of deletions; the t quantiles use one degree of freedom less."""
+        """Number of deletions."""
         return int(self.without.shape[0])
+
+    @property
+    def all(self) -> Float:
+        """Estimates of all deletions and sketches, one row each."""
+        return self.without if self.sketches is None else np.concatenate([self.without, self.sketches])
 
     def spread(self, f: Callable[[Float], Float]) -> float:
         """Delete-group jackknife standard error of ``f``, a function of rows of estimates."""
-        _, error = jackknife(
-            float(f(self.point[None, :])[0]), f(self.without), self.units - self.sizes, self.units
-        )
-        return math.inf if error is None else error
+        whole, variance = float(f(self.point[None, :])[0]), 0.0
+        for part in self._samples:
+            sizes = self.sizes[part]
+            units = int(sizes.sum())
+            _, error = jackknife(whole, f(self.without[part]), units - sizes, units)
+            variance += math.inf if error is None else error**2
+        if self.sketches is not None:
+            variance += float(np.var(f(self.sketches), ddof=1)) / len(self.sketches)
+        return math.sqrt(variance)
+
+    @property
+    def _samples(self) -> tuple[slice, ...]:
+        return (slice(0, self.split), slice(self.split, None)) if self.split else (slice(None),)
 
     @property
     def units(self) -> int:
@@ -78,8 +102,11 @@ class Replicated:
         return int(self.sizes.sum())
 
     def quantile(self, alpha: float) -> float:
-        """Upper alpha quantile of the reference distribution (Student t)."""
-        return -float(special.stdtrit(self.groups - 1, alpha))
+        """Upper alpha quantile of Student's t; degrees of freedom of the scarcest source of spread."""
+        least = min(len(self.sizes[part]) for part in self._samples)
+        if self.sketches is not None:
+            least = min(least, len(self.sketches))
+        return -float(special.stdtrit(least - 1, alpha))
 
 
 def signal_limits(r: Replicated, alpha: float) -> tuple[float, float]:
@@ -99,7 +126,7 @@ def numerator_limits(r: Replicated, k: Combination, alpha: float) -> tuple[float
     """Estimate and limits of the numerator, on the log scale wherever all estimates are positive."""
     v, value = _numerator(r, k)
     t = r.quantile(alpha)
-    if v > 0 and (value(r.without) > 0).all():
+    if v > 0 and (value(r.all) > 0).all():
         half = t * r.spread(lambda x: np.log(value(x)))
         return v, v * math.exp(-min(half, 700.0)), v * math.exp(min(half, 700.0))
     half = t * r.spread(value)

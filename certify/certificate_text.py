@@ -43,8 +43,8 @@ def _event(c: Certificate) -> str:
             "(T = mu_M . g_K <= 0, mu_M held fixed)"
         )
     return (
-        f"the mean gradients of M = {c.M} and of K = {c.K} fresh {c.unit}s fail to align (T = mu_M . g_K "
-        f"<= 0)"
+        f"the mean gradients of M = {c.M} {'and of' if c.n_test is None else 'fresh training and'} K = {c.K} "
+        f"fresh {'' if c.n_test is None else 'test '}{c.unit}s fail to align (T = mu_M . g_K <= 0)"
     )
 
 
@@ -55,7 +55,16 @@ def _assumptions(c: Certificate) -> str:
 def _origin(c: Certificate) -> str:
     seed = "no seed" if c.seed is None else f"seed {c.seed}"
     made = ", ".join(f"{k} {v}" for k, v in c.versions.items())
-    return f"n = {c.n} {c.unit}s of length {c.d}, {_place(c)}; {seed}; {made}"
+    return f"{_units(c)} of length {c.d}, {_place(c)}; {seed}; {made}"
+
+
+def _units(c: Certificate) -> str:
+    return f"n = {c.n} {c.unit}s" if c.n_test is None else f"n = {c.n} training and {c.n_test} test {c.unit}s"
+
+
+def _label(c: Certificate, name: str) -> str:
+    labels = {"misalignment": "P(T <= 0)", "m2_squared": "m2^2" if c.n_test is None else "(E T)^2"}
+    return labels.get(name, name)
 
 
 def statement(c: Certificate) -> str:
@@ -71,6 +80,8 @@ def statement(c: Certificate) -> str:
             f"With probability {about}{_percent(c.confidence)} over the draw of the estimation sample, the "
             f"probability over fresh {c.unit}s that {_event(c)} is at most {c.upper:.4g}."
         )
+        if c.upper == 0:
+            first += " The limit is 0 only because all units of the sample are equal."
         if c.d_align.limit is not None and c.d_align.limit.low > 0:
             align = _number(c.B_align.limit.high if c.B_align.limit else None)
             first += (
@@ -89,8 +100,8 @@ def statement(c: Certificate) -> str:
             why = "no signal is detected"
             ci = c.m2_squared.interval
             if ci is not None:
-                why += f": m2^2 is estimated as {_number(c.m2_squared.estimate)} with interval "
-                why += f"[{_number(ci.low)}, {_number(ci.high)}]"
+                why += f": {_label(c, 'm2_squared')} is estimated as {_number(c.m2_squared.estimate)} with "
+                why += f"interval [{_number(ci.low)}, {_number(ci.high)}]"
         first = (
             f"Not certified: {why}. The bound on the probability that {_event(c)} is reported as 1, which "
             f"says "
@@ -145,7 +156,6 @@ def explain(c: Certificate) -> str:
 
 
 _NAMES = ("misalignment", "B_exact", "B_align", "d_par", "d_2", "d_align", "m2_squared")
-_LABELS = {"misalignment": "P(T <= 0)", "m2_squared": "m2^2"}
 
 
 def _rows(c: Certificate) -> list[tuple[str, str, str, str]]:
@@ -164,15 +174,16 @@ def _rows(c: Certificate) -> list[tuple[str, str, str, str]]:
             if not less and q.limit.low <= 0:
                 limit = "no lower limit"
         estimate = "" if name == "misalignment" and c.B_exact.estimate is not None else _number(q.estimate)
-        rows.append((_LABELS.get(name, name), estimate, interval, limit))
+        rows.append((_label(c, name), estimate, interval, limit))
     return rows
 
 
 def plain(c: Certificate) -> str:
     """A few lines for a terminal."""
-    where = f"{c.module or 'gradients'}, M = {c.M}, K = {c.K}, n = {c.n} {c.unit}s"
+    where = f"{c.module or 'gradients'}, M = {c.M}, K = {c.K}, {_units(c)}"
     lines = [f"{_STATES[c.state]}  ({where}; {_percent(c.confidence)}, {c.tier})"]
     lines += [f"  {name:<10}{value:>11}  {interval:<26}{limit}" for name, value, interval, limit in _rows(c)]
+    lines += [f"  note: {note}" for note in c.notes]
     return "\n".join(line.rstrip() for line in lines)
 
 

@@ -8,6 +8,7 @@ import json
 import math
 import platform
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, Literal
 
 from certify.intervals import ConfidenceInterval, check_confidence, check_count
@@ -85,6 +86,8 @@ class Certificate:
     dtype: str | None = None
     seed: int | None = None
     versions: dict[str, str] = field(default_factory=dict)
+    n_test: int | None = None
+    """Units of the test law, where the K units follow another law than the M; else None."""
 
     @property
     def upper(self) -> float:
@@ -165,13 +168,18 @@ class Certificate:
             raise ValueError(f"text={text[:60]!r}: expected a stored certificate") from error
         if kind != "certificate" or schema != SCHEMA:
             raise ValueError(f"kind={kind!r}, schema={schema!r}: expected a certificate of schema {SCHEMA}")
-        payload.pop("state"), payload.pop("statement")
-        for name, value in payload.items():
-            if isinstance(value, dict) and "estimate" in value:
-                payload[name] = _quantity(value)
-        payload["assumptions"] = tuple(AssumptionStatus(**a) for a in payload["assumptions"])
-        payload["notes"] = tuple(payload["notes"])
-        return cls(**payload)
+        try:
+            payload.pop("state"), payload.pop("statement")
+            for name, value in payload.items():
+                if isinstance(value, dict) and "estimate" in value:
+                    payload[name] = _quantity(value)
+            payload["assumptions"] = tuple(AssumptionStatus(**a) for a in payload["assumptions"])
+            payload["notes"] = tuple(payload["notes"])
+            return cls(**payload)
+        except (KeyError, TypeError) as error:
+            raise ValueError(
+                f"text={text[:60]!r}: a stored certificate with a part missing ({error})"
+            ) from error
 
 
 def _plain(value: Any) -> Any:
@@ -208,6 +216,7 @@ def certificate(
     *,
     M: int,
     K: int,
+    test: Any = None,
     confidence: float = 0.95,
     tier: Tier = "asymptotic",
     method: Literal["separate", "mover", "fieller", "bootstrap"] = "separate",
@@ -234,6 +243,9 @@ def certificate(
         The estimation sample: held-out units, independent of each other and of the trained model.
     M, K : int
         Sizes of the two means.
+    test : GradientMoments or array (n_test, d), optional
+        Sample of a second law that the K units follow, for example test gradients when ``moments`` are
+        training gradients (tiers asymptotic and replicates). The bound then needs E T = mu_1.mu_2 > 0.
     confidence : float
         Probability, over the estimation sample, that the limits hold.
     tier : {"plug-in", "asymptotic", "bounded", "replicates", "conditional"}
@@ -272,7 +284,7 @@ def certificate(
     """
     from certify.moments import GradientMoments
     from certify.replication import copies
-    from certify.tiers import RUN, Request
+    from certify.tiers import IID, RUN, Request
 
     if tier not in TIERS:
         raise ValueError(f"tier={tier!r}: expected one of {', '.join(TIERS)}")
@@ -280,7 +292,14 @@ def certificate(
 
     if method not in METHODS:
         raise ValueError(f"method={method!r}: expected one of {', '.join(METHODS)}")
-    given = moments if isinstance(moments, GradientMoments) else GradientMoments.from_array(moments)
+    given, second = (
+        m if m is None or isinstance(m, GradientMoments) else GradientMoments.from_array(m)
+        for m in (moments, test)
+    )
+    if given is None:
+        raise TypeError("moments=None: expected GradientMoments or an array (n, d)")
+    if second is not None:
+        _check_second(given, second, tier)
     meta = dict(given.metadata)
     if dtype is None:
         dtype = meta.get("dtype") or (str(moments.dtype) if hasattr(moments, "dtype") else None)
@@ -295,14 +314,20 @@ def certificate(
         rng,
         _positive("bound", bound),
         direction,
+        second,
     )
     found = RUN[tier](given, ask)
     notes = found.notes
-    repeated = copies(given)
+    repeated = copies(given) + (0 if second is None else copies(second))
     if repeated:
+        doubt = f"{repeated} units are exact copies of others"
+        assumptions = tuple(
+            dataclasses.replace(a, detail=doubt) if a == IID else a for a in found.assumptions
+        )
+        found = dataclasses.replace(found, assumptions=assumptions)
         notes += (
-            f"{repeated} units are exact copies of others: if a sampler repeats examples to fill a batch, "
-            "drop them by index; copies are not independent",
+            f"{doubt}: if a sampler repeats examples to fill a batch, drop them by index; copies are not "
+            "independent",
         )
     return Certificate(
         M=ask.M,
@@ -317,15 +342,29 @@ def certificate(
         dtype=dtype,
         seed=seed if seed is not None else (rng if method == "bootstrap" and isinstance(rng, int) else None),
         versions=versions(),
+        n_test=None if second is None else second.n,
         notes=notes,
         **{f.name: getattr(found, f.name) for f in dataclasses.fields(found) if f.name != "notes"},
     )
 
 
+def _check_second(given: Any, second: Any, tier: str) -> None:
+    """Refuse a second sample that does not belong to the first one or that the tier has no use for."""
+    if tier not in ("asymptotic", "replicates"):
+        raise ValueError(f"tier={tier!r}: expected 'asymptotic' or 'replicates' with test=")
+    if second is given:
+        raise ValueError("test is the very sample given as moments: leave test out for one law")
+    for key in ("module", "positions"):
+        one, two = given.metadata.get(key), second.metadata.get(key)
+        if one != two and None not in (one, two):
+            raise ValueError(f"{key}={one!r} and {two!r} of test: expected gradients at the same place")
+
+
 def _positive(name: str, value: float | None) -> float | None:
-    if value is not None and not (math.isfinite(value) and value > 0):
+    number = isinstance(value, Real) and not isinstance(value, bool)
+    if value is not None and not (number and math.isfinite(value) and value > 0):
         raise ValueError(f"{name}={value!r}: expected a positive finite number")
-    return value
+    return None if value is None else float(value)
 
 
 def versions() -> dict[str, str]:

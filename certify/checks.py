@@ -1,6 +1,6 @@
 """Checks before and during a sweep: may these gradients be treated as independent units?
 
-`refuse_batch_coupling` looks at the modules, `refuse_padded_sampler` at the loader, and `probe` at the
+`refuse_batch_coupling` looks at the modules, `refuse_repeating_sampler` at the loader, and `probe` at the
 numbers: a few examples are computed again one by one and the results must agree.  When they do not, both
 forward passes are traced and the first module that differs is named.
 """
@@ -17,7 +17,7 @@ from certify.errors import DependenceError
 from certify.hooks import Capture
 from certify.nested import can_take_examples, primary_tensor, take_examples
 
-__all__ = ["CHECKS", "probe", "refuse_batch_coupling", "refuse_padded_sampler"]
+__all__ = ["CHECKS", "probe", "refuse_batch_coupling", "refuse_repeating_sampler"]
 
 CHECKS = (
     "each module called as often as expected",
@@ -82,8 +82,8 @@ def refuse_batch_coupling(model: nn.Module) -> None:
             )
 
 
-def refuse_padded_sampler(loader: Any) -> None:
-    """Refuse distributed samplers that repeat examples to fill up the last round.
+def refuse_repeating_sampler(loader: Any) -> None:
+    """Refuse samplers that repeat examples: with replacement, or to fill up the last distributed round.
 
     Parameters
     ----------
@@ -97,10 +97,19 @@ def refuse_padded_sampler(loader: Any) -> None:
 
     Examples
     --------
-    >>> refuse_padded_sampler([1, 2, 3])
+    >>> refuse_repeating_sampler([1, 2, 3])
     """
     batch_sampler = getattr(loader, "batch_sampler", None)
     for sampler in (getattr(loader, "sampler", None), getattr(batch_sampler, "sampler", None)):
+        source: Any = getattr(sampler, "data_source", None)
+        drawn: Any = getattr(sampler, "num_samples", None)
+        if getattr(sampler, "replacement", False) or (
+            hasattr(source, "__len__") and isinstance(drawn, int) and drawn > len(source)
+        ):
+            raise ValueError(
+                f"the loader's {type(sampler).__name__} draws examples more than once, and copies are not "
+                "independent units; use a loader with shuffle=False, or a sampler without replacement"
+            )
         total: Any = getattr(sampler, "total_size", None)
         dataset: Any = getattr(sampler, "dataset", None)
         if isinstance(total, int) and hasattr(dataset, "__len__") and total > len(dataset):

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from certify.intervals import check_count
 from certify.moments import GradientMoments
 from certify.resampling import (
     Resampled,
@@ -72,7 +73,7 @@ class Estimate:
     standard_errors : jackknife standard errors by name.
     correction : how the bias was estimated, or None.
     sketch_errors : for sketches, the standard deviation that the sketch adds to each estimate.
-    detected : False when the estimate of m2^2 is not positive ("signal not detected"); an interval that
+    detected : False when the estimate of m2 or m2^2 is not positive ("signal not detected"); an interval that
         covers 0 means the same and is decided with the interval; None while undecided.
     unit, positions : from the metadata, to be printed beside every number.
     """
@@ -117,12 +118,12 @@ class Estimate:
     def B_exact(self, M: int, K: int) -> float | None:
         """V / (V + m2^2) from unbiased parts, or None where signal or variance are not positive."""
         x = self.scaled
-        return exact_bound(x.m2_squared, x.mu_sigma_mu, x.tr_sigma2, M, K)
+        return exact_bound(_signal(x), x.mu_sigma_mu, x.tr_sigma2, M, K)
 
     def B_align(self, M: int, K: int) -> float | None:
         """1 / (1 + n_eff d_align) from unbiased parts, or None where it is not defined."""
         x = self.scaled
-        return alignment_bound(x.m2_squared, x.mu_sigma_mu, x.tr_sigma2, M, K)
+        return alignment_bound(_signal(x), x.mu_sigma_mu, x.tr_sigma2, M, K)
 
     def B_regrouped(self, M: int, K: int, b: float | None = None) -> float | None:
         """B_align when units are averaged in groups of b; the default b = b_star gives B_exact itself.
@@ -132,7 +133,7 @@ class Estimate:
         require_sizes(M, K)
         if b is None:
             b = self.b_star
-        if b is None or self.d_par is None or self.d_2 is None or self.scaled.m2_squared <= 0:
+        if b is None or self.d_par is None or self.d_2 is None or _signal(self.scaled) <= 0:
             return None
         if not b > 0:
             raise ValueError(f"b={b}: expected a positive group size")
@@ -205,6 +206,11 @@ def estimate(moments: Any, *, correct: bool = True, confidence: float | None = N
     return out
 
 
+def _signal(x: Statistics) -> float:
+    """The estimate of m2^2, or 0 where that of m2 is negative: its square is no signal."""
+    return float(x.m2_squared) if x.m2 > 0 else 0.0
+
+
 def ratio(numerator: float, denominator: float) -> float | None:
     """numerator / denominator; None where the denominator is negative or 0/0, infinite where only it is 0."""
     if denominator < 0 or (denominator == 0 and not numerator > 0):
@@ -228,10 +234,9 @@ def alignment_bound(m2_squared: float, a: float, t: float, M: int, K: int) -> fl
 
 
 def require_sizes(M: int, K: int) -> None:
-    """Refuse sample sizes below 1."""
-    for name, value in (("M", M), ("K", K)):
-        if not value >= 1:
-            raise ValueError(f"{name}={value}: expected a number of units >= 1")
+    """Refuse sample sizes that are not whole numbers of at least 1."""
+    check_count("M", M)
+    check_count("K", K)
 
 
 def jackknife(
@@ -318,7 +323,7 @@ def _from_statistics(
         gradient_noise_scale=ratio(x.tr_sigma, x.m2),
         gsnr=ratio(x.m2, x.tr_sigma),
         participation_ratio=ratio(x.tr_sigma_squared, x.tr_sigma2),
-        detected=False if x.m2_squared <= 0 else None,
+        detected=False if _signal(x) <= 0 else None,
         correction=None if resampled is None else f"jackknife, {resampled.kind}",
         standard_errors=MappingProxyType(errors),
         sketch_errors=sketch_errors,

@@ -30,6 +30,13 @@ class Decision:
     family: int
 
 
+def _check_items(items: Any) -> None:
+    if not isinstance(items, Mapping):
+        raise TypeError(f"items is a {type(items).__name__}; expected a mapping from module names to moments")
+    if not items:
+        raise ValueError("items={}: expected at least one module")
+
+
 def certificates(
     items: Mapping[str, Any], *, M: int, K: int, confidence: float = 0.95, **options: Any
 ) -> dict[str, Certificate]:
@@ -63,8 +70,7 @@ def certificates(
     >>> round(both["block1"].confidence, 3)
     0.975
     """
-    if not items:
-        raise ValueError("items={}: expected at least one module")
+    _check_items(items)
     each = 1 - (1 - check_confidence(confidence)) / len(items)
     note = (
         f"one of {len(items)} certificates that hold together with confidence {confidence:g} "
@@ -155,8 +161,7 @@ def decide(
     """
     from statsmodels.stats.multitest import multipletests
 
-    if not items:
-        raise ValueError("items={}: expected at least one module")
+    _check_items(items)
     if correction not in ("holm", "bonferroni"):
         raise ValueError(f"correction={correction!r}: expected 'holm' or 'bonferroni'")
     p = [p_value(moments, target, M=M, K=K, **options) for moments in items.values()]

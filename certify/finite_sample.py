@@ -4,14 +4,13 @@ mean."""
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certify.asymptotic import Combination
 from certify.betting import Capital, smallest_rejected
-from certify.intervals import ConfidenceInterval, clopper_pearson
 
 Float = NDArray[np.float64]
 
@@ -131,23 +130,48 @@ def _limit(game: Capital, alpha: float) -> float:
     return math.inf if first is None else float(ODDS_GRID[first])
 
 
-def replicate_signs(Q: Float, M: int, K: int) -> tuple[int, int]:
+def replicate_signs(Q: Float, M: int, K: int, test: Float | None = None) -> tuple[int, int]:
     """Events T <= 0 among floor(n/(M+K)) disjoint replicates of T from consecutive rows of Q, and their
-    number.
+    number; with `test` the K units come from its rows.
 
     Ties, and values within rounding of 0, count as events: never in favour of the certificate.
     """
-    r = Q.shape[0] // (M + K)
+    r = Q.shape[0] // (M + K) if test is None else min(Q.shape[0] // M, test.shape[0] // K)
+    if r == 0 and test is not None:
+        raise ValueError(
+            f"n={Q.shape[0]}, test n={test.shape[0]}, M={M}, K={K}: expected at least M training and K test "
+            "units for one replicate; collect more units or use another tier"
+        )
     if r == 0:
         raise ValueError(
             f"n={Q.shape[0]}, M={M}, K={K}: expected at least M + K = {M + K} units for one replicate; "
             "collect more units (about 3/u of M + K for a limit u without any event) or use another tier"
         )
-    groups = Q[: r * (M + K)].reshape(r, M + K, -1)
-    train, test = groups[:, :M].mean(axis=1), groups[:, M:].mean(axis=1)
-    dots = np.einsum("ij,ij->i", train, test)
-    noise = 1e-14 * (M + K) * np.einsum("ij,ij->i", np.abs(train), np.abs(test))
+    if test is None:
+        groups = Q[: r * (M + K)].reshape(r, M + K, -1)
+        left, right = groups[:, :M], groups[:, M:]
+    else:
+        left, right = Q[: r * M].reshape(r, M, -1), test[: r * K].reshape(r, K, -1)
+    means, others = left.mean(axis=1), right.mean(axis=1)
+    dots = np.einsum("ij,ij->i", means, others)
+    noise = 1e-14 * (M + K) * np.einsum("ij,ij->i", np.abs(means), np.abs(others))
     return int((dots <= noise).sum()), r
+
+
+def as_direction(direction: Any, d: int | None = None) -> Float:
+    """The given mu_M as a float64 vector; tensors are detached."""
+    if hasattr(direction, "detach"):
+        direction = direction.detach().cpu().double().numpy()
+    try:
+        v = np.asarray(direction, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(f"direction={direction!r}: expected the given mu_M, a vector of numbers") from None
+    if v.ndim != 1 or (d is not None and v.size != d) or not np.isfinite(v).all() or not v.any():
+        raise ValueError(
+            f"direction.shape={v.shape}: expected a nonzero finite vector ({'d' if d is None else d},), the "
+            "given mu_M"
+        )
+    return v
 
 
 def projections(Q: Float, direction: Float) -> Float:
@@ -170,8 +194,3 @@ def conditional_signs(x: Float, K: int) -> tuple[int, int]:
 def opposed(groups: Float) -> NDArray[np.bool_]:
     """Whether the mean of each row is <= 0; within rounding of 0 counts as a tie, hence as opposed."""
     return np.asarray(groups.mean(axis=1) <= 1e-15 * groups.shape[1] * np.abs(groups).mean(axis=1))
-
-
-def sign_limit(events: int, trials: int, confidence: float, unit: str) -> ConfidenceInterval:
-    """One-sided exact upper limit of a misalignment probability."""
-    return clopper_pearson(events, trials, confidence, "less", unit=unit)

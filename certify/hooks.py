@@ -20,7 +20,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from certify.errors import CaptureError, CertifyError, NonFiniteError
 from certify.losses import PerExample
 from certify.nested import primary_tensor
-from certify.positions import Positions, check_positions, reduce_positions
+from certify.positions import Positions, check_axis, check_positions, reduce_positions
 from certify.sites import Site, resolve
 
 __all__ = ["Capture", "capture"]
@@ -121,7 +121,10 @@ class Capture:
         weights = torch.ones_like(values) if keep is None else keep.to(values.dtype)
         raw = self._backward(values, weights)
         rows = {}
+        counted = bool(((values.detach() != 0) & (weights != 0)).any())
         for site, gradient in zip(self._sites, raw, strict=True):
+            if counted:
+                self._refuse_underflow(gradient, site.name)
             if gradient.shape[0] != len(values):
                 raise CaptureError(
                     f"module {site.name!r} returns shape {tuple(gradient.shape)} for {len(values)} examples; "
@@ -168,7 +171,11 @@ class Capture:
     def _backward(self, values: Tensor, weights: Tensor, retain_graph: bool = False) -> tuple[Tensor, ...]:
         nodes = [self._node(site) for site in self._sites]
         if not values.requires_grad:
-            self._refuse_unused([site.name for site in self._sites])
+            raise CaptureError(
+                f"the losses ({values.dtype}) carry no gradient: detached, computed under no_grad, whole "
+                f"numbers, or independent of {', '.join(map(repr, self.names))}; return the differentiable "
+                "loss of each example"
+            )
         self._replaying = True
         device = values.device.type
         without_autocast = (
@@ -224,6 +231,15 @@ class Capture:
             f"the loss does not depend on the output of module {', '.join(map(repr, names))} (called, but "
             "unused or detached); remove it from at="
         )
+
+    def _refuse_underflow(self, gradient: Tensor, name: str) -> None:
+        """Half precision loses digits below 2^-14 and everything below 2^-24; no later step can tell."""
+        if gradient.dtype == torch.float16 and float(gradient.abs().max()) < 2**-14:
+            raise CaptureError(
+                f"gradients at module {name!r} in batch {self.batch} are all below 2^-14, where float16 "
+                "loses digits; multiply the loss by a constant such as 2**12 (it changes no result), or use "
+                "bfloat16"
+            )
 
     def _require_finite(self, rows: Mapping[str, Tensor]) -> None:
         for name, row in rows.items():
@@ -330,7 +346,8 @@ def capture(
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
     check_positions(positions)
-    sites = resolve(model, at if isinstance(at, str) else list(at))
+    check_axis(channel_axis)
+    sites = resolve(model, at)
     captured = Capture(sites, positions, channel_axis)
     with contextlib.ExitStack() as stack:
         stack.enter_context(_plain_execution(model))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Literal
 
 from scipy import special
@@ -128,8 +129,9 @@ def _encoded(limit: float, nothing: float) -> float | str | None:
 
 def check_confidence(confidence: float) -> float:
     """Return ``confidence`` if it lies strictly between 0 and 1, else raise ValueError."""
-    if not (isinstance(confidence, (int, float)) and 0 < confidence < 1):
-        raise ValueError(f"confidence={confidence!r}: expected a number in (0, 1), e.g. 0.95")
+    number = isinstance(confidence, Real) and not isinstance(confidence, bool)
+    if not (number and 0 < confidence < 1):
+        raise ValueError(f"confidence={confidence!r}: expected a number in (0, 1), e.g. 0.95 for 95 %")
     return float(confidence)
 
 

@@ -136,13 +136,20 @@ def classification(
     inputs, targets = _inputs_and_targets(batch, "classification")
     logits = _call(model, inputs)
     logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
-    losses = F.cross_entropy(
-        logits, targets, reduction="none", ignore_index=ignore_index, label_smoothing=label_smoothing
-    )
+    try:
+        losses = F.cross_entropy(
+            logits, targets, reduction="none", ignore_index=ignore_index, label_smoothing=label_smoothing
+        )
+    except (IndexError, RuntimeError, ValueError) as error:
+        raise ValueError(
+            f"targets of shape {tuple(targets.shape)} and {targets.dtype} do not fit logits of shape "
+            f"{tuple(logits.shape)} ({error}); give class numbers (int64) below the size of axis 1, or "
+            "probabilities of the shape of the logits"
+        ) from error
     if targets.is_floating_point():
         return PerExample(losses if losses.ndim == 1 else losses.flatten(1).mean(1))
-    counted = (targets != ignore_index).reshape(len(targets), -1)
-    total = losses.reshape(len(targets), -1).sum(1)
+    counted = (targets != ignore_index)[..., None].flatten(1)
+    total = losses[..., None].flatten(1).sum(1)
     return PerExample(total / counted.sum(1).clamp(min=1), keep=counted.any(1))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -20,7 +21,7 @@ from certify.ustatistics import Sums
 
 DEFAULT_BUDGET = 128 << 20
 MAX_GROUPS = 32
-MAX_SKETCH_GROUPS = 8
+LEAST_GROUPS = 8  # fewer groups of units give no usable spread
 # These decide which law the gradients follow, so moments that differ in one of them must not be merged.
 LAW_KEYS = ("unit", "positions", "module")
 
@@ -39,10 +40,10 @@ class GradientMoments:
 
     * "rows": the rows as they came (float32 or float64) while they fit the budget. The Gram matrix
       (n <= d) or the scatter matrix (d < n) is formed when asked for; unit-level resampling is possible.
-    * "covariance": additive sums about a reference near the mean, when 8 d^2 bytes fit the budget. The units
-      are dealt to up to 32 groups, as many as fit, so that a delete-group jackknife needs no second pass.
+    * "covariance": additive sums about a reference near the mean, when 8 groups of 8 d^2 bytes fit the
+      budget. The units are dealt to up to 32 groups, so that a delete-group jackknife needs no second pass.
     * "sketch": the same with the scatter matrix replaced by count sketches, when units and coordinates are
-      both many; unbiased, with extra variance that the estimate reports.
+      both many; unbiased, with extra variance that estimate and certificate account for.
 
     All sums are float64 of rows scaled by a power of two.
 
@@ -228,9 +229,9 @@ def row_mean(chunks: Sequence[NDArray[Any]], exponent: int) -> Array:
 
 
 def choose(d: int, memory_budget: int) -> Representation:
-    """Representation of rows that do not fit: exact while the scatter matrix fits, or is the smaller one."""
+    """Representation of rows that do not fit: exact while enough scatter matrices fit, or are smaller."""
     sketch = default_sketch(d, memory_budget)
-    exact = 8 * d * d <= memory_budget or d * d <= sketch.replicates * sketch.k**2
+    exact = LEAST_GROUPS * 8 * d * d <= memory_budget or d * d <= sketch.replicates * sketch.k**2
     return "covariance" if exact else "sketch"
 
 
@@ -238,7 +239,8 @@ def default_groups(d: int, memory_budget: int, kind: Representation) -> int:
     """Number of jackknife groups whose sums fit the budget."""
     if kind == "covariance":
         return min(max(memory_budget // (8 * d * d), 1), MAX_GROUPS)
-    return min(max(memory_budget // (256 * d), 1), MAX_SKETCH_GROUPS)
+    # Five vectors of d numbers for each group, in half of the budget.
+    return min(max(memory_budget // (80 * d), 1), LEAST_GROUPS)
 
 
 def default_sketch(d: int, memory_budget: int) -> Sketch:
@@ -383,8 +385,11 @@ class MomentAccumulator:
     ) -> None:
         if isinstance(d, bool) or not isinstance(d, int | np.integer) or d < 1:
             raise ValueError(f"d={d!r}: expected a positive number of coordinates")
-        if not memory_budget > 0:
-            raise ValueError(f"memory_budget={memory_budget!r}: expected a positive number of bytes")
+        number = isinstance(memory_budget, Real) and not isinstance(memory_budget, bool)
+        if not (number and 1 <= memory_budget < math.inf):
+            raise ValueError(
+                f"memory_budget={memory_budget!r}: expected a positive number of bytes, e.g. 256 << 20"
+            )
         if representation not in (None, "rows", "covariance", "sketch"):
             raise ValueError(f"representation={representation!r}: expected 'rows', 'covariance' or 'sketch'")
         self.d = int(d)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, get_args
 
 import torch
@@ -18,6 +19,13 @@ def check_positions(positions: str) -> None:
     """Refuse anything but the three ways to treat positions."""
     if positions not in get_args(Positions):
         raise ValueError(f"positions={positions!r}: expected 'sum', 'mean' or 'flatten'")
+
+
+def check_axis(channel_axis: object) -> None:
+    """Refuse a channel axis that is neither a whole number nor a mapping to such."""
+    for axis in channel_axis.values() if isinstance(channel_axis, Mapping) else [channel_axis]:
+        if axis is not None and (isinstance(axis, bool) or not isinstance(axis, int)):
+            raise TypeError(f"channel_axis={axis!r}: expected an integer or a mapping from names to integers")
 
 
 def reduce_positions(

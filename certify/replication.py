@@ -9,17 +9,18 @@ from numpy.typing import NDArray
 
 from certify.asymptotic import Replicated
 from certify.estimators import NO_SPREAD
-from certify.moments import GradientMoments
-from certify.resampling import leave_group_out, leave_one_out, weighted_statistics
-from certify.ustatistics import Statistics
+from certify.moments import LEAST_GROUPS, GradientMoments
+from certify.resampling import leave_group_out, leave_one_out, rescaled, weighted_statistics
+from certify.ustatistics import Statistics, statistics_from_sums
 
 Float = NDArray[np.float64]
 
-LEAST_GROUPS = 8
 
-
-def rows_of(moments: GradientMoments, why: str) -> Float:
+def rows_of(moments: GradientMoments, why: str, *, shuffled: bool = False) -> Float:
     """The rows (n, d) in float64, times the power of two that brings them near 1.
+
+    Tiers that cut the sample into groups ask for a fixed shuffle: data stored by class or source would else
+    give groups that are not alike.
 
     Raises
     ------
@@ -32,7 +33,8 @@ def rows_of(moments: GradientMoments, why: str) -> Float:
             f"array, or raise memory_budget (now {moments.memory_budget} bytes)"
         )
     Q = np.concatenate([np.asarray(chunk, dtype=np.float64) for chunk in moments.rows])
-    return np.ldexp(Q, -moments.exponent)
+    Q = np.ldexp(Q, -moments.exponent)
+    return np.random.default_rng(moments.n).permutation(Q) if shuffled else Q
 
 
 def _columns(x: Statistics) -> Float:
@@ -62,10 +64,13 @@ def replicated(moments: GradientMoments) -> Replicated:
             )
         found = leave_group_out(moments)
         sizes = moments.n - np.asarray(found.sizes, dtype=np.float64)
-    point = _columns(found.full)
+    point, sketches = _columns(found.full), None
+    if moments.representation == "sketch":
+        items, e = moments.sums()
+        sketches = np.stack([_columns(rescaled(statistics_from_sums(x), e - found.exponent)) for x in items])
     if found.full.tr_sigma <= NO_SPREAD * found.full.mean_q2:
         point[2:] = 0.0  # all units are equal up to rounding
-    return Replicated(point, _columns(found.parts), sizes, found.exponent)
+    return Replicated(point, _columns(found.parts), sizes, found.exponent, sketches=sketches)
 
 
 def copies(moments: GradientMoments) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from certify.betting import Capital, smallest_rejected
-from certify.finite_sample import conditional_game, opposed, projections
+from certify.finite_sample import as_direction, conditional_game, opposed, projections
 from certify.intervals import check_count
 
 Float = NDArray[np.float64]
@@ -134,7 +134,7 @@ def certify_until(
             raise ValueError(f"{name}={value!r}: expected a number in (0, 1)")
     if bound is not None and not (math.isfinite(bound) and bound > 0):
         raise ValueError(f"bound={bound!r}: expected a positive finite number")
-    v = None if direction is None else _direction(direction)
+    v = None if direction is None else as_direction(direction)
     game = _Signs(K, target) if bound is None else _Moments(K, target, bound, delta)
     n = 0
     state: Literal["issued", "refuted", "exhausted"] = "exhausted"
@@ -163,13 +163,6 @@ def certify_until(
         game.trials if isinstance(game, _Signs) else None,
         unit,
     )
-
-
-def _direction(direction: ArrayLike) -> Float:
-    v = np.asarray(direction, dtype=np.float64)
-    if v.ndim != 1 or not np.isfinite(v).all() or not v.any():
-        raise ValueError(f"direction.shape={v.shape}: expected a nonzero finite vector, the given mu_M")
-    return v
 
 
 def _projections(batch: Any, v: Float | None, seen: int) -> Float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -54,18 +54,23 @@ def _plain(name: str) -> str:
     return ".".join(part for part in name.split(".") if part not in _WRAPPER_PARTS)
 
 
-def resolve(model: nn.Module, at: str | Sequence[str]) -> list[Site]:
-    """Turn names into places, tolerating the prefixes that wrappers add."""
-    if isinstance(at, str):
-        at = [at]
-    names = list(at)
+def as_names(at: str | Iterable[str]) -> tuple[str, ...]:
+    """Names of modules as a tuple; a single name may be given as it is."""
+    if not isinstance(at, Iterable) or isinstance(at, nn.Module):
+        raise TypeError(f"at is a {type(at).__name__}; expected module names, e.g. at=['layer3.2']")
+    names = (at,) if isinstance(at, str) else tuple(at)
     if not names:
         raise ValueError("at=[]: expected at least one module name, see model.named_modules()")
-    if repeated := sorted({n for n in names if names.count(n) > 1}):
-        raise ValueError(f"at contains {repeated} more than once; name each module once")
+    return names
+
+
+def resolve(model: nn.Module, at: str | Iterable[str]) -> list[Site]:
+    """Turn names into places, tolerating the prefixes that wrappers add."""
+    names = as_names(at)
     inner = unwrap(model)
     modules = {_plain(n): m for n, m in inner.named_modules(remove_duplicate=False)}
-    sites = []
+    sites: list[Site] = []
+    places: list[tuple[str, int | None]] = []
     for name in names:
         if not isinstance(name, str):
             raise TypeError(
@@ -85,6 +90,9 @@ def resolve(model: nn.Module, at: str | Sequence[str]) -> list[Site]:
             raise ValueError(
                 f"at={name!r} is a TorchScript module, which runs no hooks; use the Python model"
             )
+        if (plain, call) in places:
+            raise ValueError(f"at contains {name!r} more than once; name each module once")
+        places.append((plain, call))
         sites.append(Site(name, modules[plain], call))
     return sites
 

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from certify import checks as _checks
 from certify.hooks import capture
+from certify.intervals import check_count
 from certify.nested import map_tensors
 from certify.positions import Positions
-from certify.sites import unwrap
+from certify.sites import as_names, unwrap
 
 if TYPE_CHECKING:
     from certify.moments import GradientMoments
@@ -27,6 +28,8 @@ T = TypeVar("T")
 Loss = Callable[[nn.Module, Any], Tensor]
 Unit = str | Callable[[Any], Sequence[Hashable] | Tensor]
 Progress = Callable[[int, int | None], None]
+
+SWEEP_BUDGET = 192 << 20
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ def collect(
     positions: Positions = "sum",
     channel_axis: int | Mapping[str, int] | None = None,
     unit: Unit = "example",
-    memory_budget: int | None = None,
+    memory_budget: int = SWEEP_BUDGET,
     max_units: int | None = None,
     checks: bool = True,
     progress: Progress | None = None,
@@ -110,7 +113,8 @@ def collect(
         averaged first, at the price of one float64 row for each group and module until the sweep ends.
         Tokens of one sequence are not independent, so "token" is refused.
     memory_budget
-        Bytes the moments of each module may use; see `certify.GradientMoments`.
+        Bytes that the moments of all modules together may use, in equal shares; see
+        `certify.GradientMoments`.
     max_units
         Stop after this many units.  With groups, the first `max_units` keys are completed, which needs the
         whole loader.
@@ -145,19 +149,24 @@ def collect(
     from certify.moments import MomentAccumulator
 
     accumulators: dict[str, MomentAccumulator] = {}
-    options: dict[str, Any] = {} if memory_budget is None else {"memory_budget": memory_budget}
+    at = as_names(at)
+    each = check_count("memory_budget", memory_budget) // len(at)
+    if each < 1:
+        raise ValueError(
+            f"memory_budget={memory_budget}: expected at least one byte for each of {len(at)} modules"
+        )
 
     def add(name: str, rows: Tensor) -> None:
         if name not in accumulators:
             metadata = {"module": name, "positions": positions, "unit": _unit_name(unit)}
-            accumulators[name] = MomentAccumulator(rows.shape[1], metadata=metadata, **options)
+            accumulators[name] = MomentAccumulator(rows.shape[1], memory_budget=each, metadata=metadata)
         accumulators[name].update(rows)
 
     report = _sweep(
         add, model, loss, loader, at, positions, channel_axis, unit, max_units, checks, progress, device
     )
     result: Sweep[GradientMoments] = Sweep(
-        {name: accumulator.result() for name, accumulator in accumulators.items()}
+        {name: a.result().with_metadata(dtype=report.dtypes[name]) for name, a in accumulators.items()}
     )
     result.report = report
     return result
@@ -232,13 +241,13 @@ def _sweep(
     device: torch.device | str | None,
 ) -> SweepReport:
     """Run the sweep and hand the rows of units, on the CPU, to `add(module name, rows)`."""
-    _check_arguments(model, loss, unit, max_units)
-    names = (at,) if isinstance(at, str) else tuple(at)
+    max_units = _check_arguments(model, loss, loader, unit, max_units)
+    names = as_names(at)
     groups = None if isinstance(unit, str) else _Groups(max_units)
     counts = _Counts()
     widths: dict[str, int] = {}
     if checks:
-        _checks.refuse_padded_sampler(loader)
+        _checks.refuse_repeating_sampler(loader)
     batches = _batches(model, loss, loader, names, positions, channel_axis, checks, progress, device, counts)
     with contextlib.closing(batches):
         for batch, kept, rows in batches:
@@ -287,7 +296,7 @@ def _unit_name(unit: Unit) -> str:
     return unit if isinstance(unit, str) else getattr(unit, "__name__", type(unit).__name__)
 
 
-def _check_arguments(model: Any, loss: Any, unit: Any, max_units: Any) -> None:
+def _check_arguments(model: Any, loss: Any, loader: Any, unit: Any, max_units: Any) -> int | None:
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
     if not callable(loss):
@@ -305,8 +314,9 @@ def _check_arguments(model: Any, loss: Any, unit: Any, max_units: Any) -> None:
         )
     if not isinstance(unit, str) and not callable(unit):
         raise TypeError(f"unit is a {type(unit).__name__}; expected 'example' or a callable unit(batch)")
-    if max_units is not None and (not isinstance(max_units, int) or max_units < 1):
-        raise ValueError(f"max_units={max_units!r}: expected a positive integer or None")
+    if not isinstance(loader, Iterable) or isinstance(loader, Tensor):
+        raise TypeError(f"loader is a {type(loader).__name__}; expected an iterable of batches")
+    return None if max_units is None else check_count("max_units", max_units)
 
 
 def _batches(
@@ -323,7 +333,7 @@ def _batches(
 ) -> Generator[tuple[Any, Tensor, dict[str, Tensor]], None, None]:
     """Yield (batch, which examples count, rows on the CPU) with hooks in place only while this runs."""
     inner = unwrap(model)
-    target = device if device is not None else _device_of(inner)
+    target = _device_of(inner) if device is None else _checked_device(inner, device)
     total = _total(loader)
     with capture(inner, at, positions=positions, channel_axis=channel_axis) as captured:
         if checks:
@@ -336,6 +346,9 @@ def _batches(
             captured.reset()
             captured.batch = counts.batches
             losses = loss(inner, batch)
+            if isinstance(losses, Tensor) and losses.ndim == 1 and len(losses) == 0:
+                captured.reset()  # an empty batch is no mistake
+                continue
             rows = captured.gradients(losses)
             keep = getattr(losses, "keep", None)
             if not probed and (keep is None or bool(keep.any())):
@@ -352,6 +365,21 @@ def _batches(
             if progress is not None:
                 progress(seen, total)
             yield batch, kept, {name: row.cpu() for name, row in rows.items()}
+
+
+def _checked_device(model: nn.Module, device: torch.device | str) -> torch.device:
+    """The device asked for, if it is there and the model is on it."""
+    try:
+        found = torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise ValueError(f"device={device!r} is not available here ({str(error).splitlines()[0]})") from error
+    homes = {tensor.device for tensor in itertools.chain(model.parameters(), model.buffers())}
+    if homes and found not in homes:
+        raise ValueError(
+            f"device={device!r}, but the model is on {', '.join(sorted(map(str, homes)))}; call "
+            "model.to(device) first, or leave device out"
+        )
+    return found
 
 
 def _device_of(model: nn.Module) -> torch.device | None:
@@ -373,14 +401,21 @@ def _total(loader: Any) -> int | None:
 
 def _keys(unit: Callable[[Any], Any], batch: Any, kept: Tensor) -> list[Hashable]:
     keys = unit(batch)
-    keys = keys.tolist() if isinstance(keys, (Tensor, np.ndarray)) else list(keys)
+    if not isinstance(keys, Iterable):
+        raise TypeError(
+            f"unit(batch) gave a {type(keys).__name__}; expected one group key per example, e.g. a list"
+        )
+    if isinstance(keys, (Tensor, np.ndarray)):
+        keys = keys.tolist()
+    # Tensors are hashed by identity: two equal ones would make two groups.
+    keys = [k.item() if isinstance(k, Tensor) and k.numel() == 1 else k for k in keys]
     if len(keys) != len(kept):
         raise ValueError(
             f"unit(batch) gave {len(keys)} keys for {len(kept)} examples; expected one group key per example"
         )
-    if unhashable := [k for k in keys if not isinstance(k, Hashable)]:
+    if wrong := [k for k in keys if not isinstance(k, Hashable) or isinstance(k, Tensor) or k != k]:
         raise TypeError(
-            f"unit(batch) gave the key {unhashable[0]!r}; expected hashable keys such as str or int"
+            f"unit(batch) gave the key {wrong[0]!r}; expected hashable keys such as str or int, and no NaN"
         )
     return keys
 

@@ -18,12 +18,18 @@ from certify.estimators import alignment_bound, estimate, exact_bound, ratio, re
 from certify.intervals import ConfidenceInterval, clopper_pearson
 from certify.moments import GradientMoments
 from certify.replication import replicated, resampled, rows_of
+from certify.two_laws import replicated_two_laws
 from theory.bounds import n_eff
 
 Float = NDArray[np.float64]
 
 IID = AssumptionStatus("units independent, with one law", "declared")
 FRESH = AssumptionStatus("units independent of the trained model", "declared")
+APART = AssumptionStatus("training and test sample independent of each other", "declared")
+TWO_LAWS = (
+    "two laws: m2 stands for E T = mu_1.mu_2, a for (K mu_2'Sigma_1 mu_2 + M mu_1'Sigma_2 mu_1)/(M + K) and "
+    "t for tr Sigma_1 Sigma_2, with which Var T and the bounds read as for one law"
+)
 UNIT_SHARE = 0.5
 
 
@@ -39,7 +45,9 @@ class Request:
     resamples: int = 999
     rng: np.random.Generator | int = 0
     bound: float | None = None
-    direction: Float | None = None
+    direction: Any = None
+    test: GradientMoments | None = None
+    """Sample of the second law, of which the K units are drawn; None for one law."""
 
     @property
     def alpha(self) -> float:
@@ -115,7 +123,18 @@ def plug_in(moments: GradientMoments, ask: Request) -> Outcome:
 
 def asymptotic_tier(moments: GradientMoments, ask: Request) -> Outcome:
     """Jackknife or bootstrap limits, approximately valid for large n."""
-    r = replicated(moments)
+    n, about = moments.n, "m2"
+    assumptions: tuple[AssumptionStatus, ...] = (IID, FRESH)
+    notes: tuple[str, ...] = ()
+    if ask.test is None:
+        r = replicated(moments)
+    else:
+        if ask.method == "bootstrap":
+            raise ValueError("method='bootstrap': expected 'separate', 'mover' or 'fieller' with test=")
+        r = replicated_two_laws(moments, ask.test, ask.M, ask.K)
+        n, about = n + ask.test.n, "E T = mu_1.mu_2"
+        assumptions = (IID, FRESH, APART)
+        notes = (TWO_LAWS,)
     s, a, t = (float(v) for v in r.point[1:])
     d_par, d_2 = ratio(s, a), ratio(s, t)
     limits = _odds_limits(moments, ask, r)
@@ -128,9 +147,7 @@ def asymptotic_tier(moments: GradientMoments, ask: Request) -> Outcome:
     def interval(
         estimate: float | None, low: float, high: float, side: str = "two-sided"
     ) -> ConfidenceInterval:
-        return ConfidenceInterval(
-            estimate, low, high, ask.confidence, label, moments.n, ask.unit, needs, side
-        )
+        return ConfidenceInterval(estimate, low, high, ask.confidence, label, n, ask.unit, needs, side)
 
     V = Combination.variance(ask.M, ask.K)
     size = float(n_eff(ask.M, ask.K))
@@ -156,9 +173,10 @@ def asymptotic_tier(moments: GradientMoments, ask: Request) -> Outcome:
     # A lower limit of the larger of the two odds shares its error between them.
     larger_low = max(limits(PARALLEL, alpha / 4)[0], limits(TRACE, alpha / 4)[0])
     exact_low, exact_high = limits(V, alpha / 2)
-    exact = bound(exact_bound(s, a, t, ask.M, ask.K), exact_low, exact_high, limits(V, alpha)[1])
+    signal_squared = s if float(r.point[0]) > 0 else 0.0  # (-|m2|)^2 is no signal
+    exact = bound(exact_bound(signal_squared, a, t, ask.M, ask.K), exact_low, exact_high, limits(V, alpha)[1])
     align = bound(
-        alignment_bound(s, a, t, ask.M, ask.K),
+        alignment_bound(signal_squared, a, t, ask.M, ask.K),
         larger_low / size,
         widest(alpha / 2) / size,
         widest(alpha) / size,
@@ -196,8 +214,18 @@ def asymptotic_tier(moments: GradientMoments, ask: Request) -> Outcome:
             interval(signal, m2_low * abs(m2_low), m2_high * abs(m2_high)),
             interval(signal, one_sided * abs(one_sided), math.inf, "greater"),
         ),
-        (IID, FRESH, _tails(r, ask), _signal(detected)),
-        (f"the level holds approximately for large n; n = {moments.n} here",),
+        (*assumptions, _tails(r, ask), _signal(detected, about)),
+        (f"the level holds approximately for large n; n = {n} here", *notes, *_no_spread(a, t, s)),
+    )
+
+
+def _no_spread(a: float, t: float, s: float) -> tuple[str, ...]:
+    """A warning where all units are equal, so that the jackknife sees nothing."""
+    if a != 0 or t != 0 or s <= 0:
+        return ()
+    return (
+        "all units are equal: a limit of 0 only says that this sample shows no spread; if that is not by "
+        "construction, state the limit of tier='replicates', which counts what may have been missed",
     )
 
 
@@ -218,11 +246,13 @@ def _odds_limits(
     return lambda k, alpha: chosen(r, k, alpha)
 
 
-def _signal(detected: bool) -> AssumptionStatus:
+def _signal(detected: bool, about: str) -> AssumptionStatus:
     return AssumptionStatus(
-        "nonzero mean gradient",
+        "nonzero mean gradient" if about == "m2" else "positive E T, which the bound needs for two laws",
         "tested",
-        "the lower limit of m2 is positive" if detected else "the interval of m2 covers 0",
+        f"the lower limit of {about} is positive"
+        if detected
+        else f"the interval of {about} does not lie above 0",
     )
 
 
@@ -247,7 +277,7 @@ def bounded_tier(moments: GradientMoments, ask: Request) -> Outcome:
         raise ValueError(
             "bound=None: expected a number R with |q| <= R for every possible unit (tier='bounded')"
         )
-    Q = rows_of(moments, "the bounded tier")
+    Q = rows_of(moments, "the bounded tier", shuffled=True)
     radius = rescale(ask.bound, -moments.exponent)
     s = finite_sample.blocks(Q, radius)
     point = estimate(moments, correct=False) if moments.n >= 4 else None
@@ -301,14 +331,17 @@ def bounded_tier(moments: GradientMoments, ask: Request) -> Outcome:
 
 def replicates_tier(moments: GradientMoments, ask: Request) -> Outcome:
     """Signs of disjoint replicates of T: exact, no moments needed, many units needed."""
-    Q = rows_of(moments, "the replicates tier")
-    events, trials = finite_sample.replicate_signs(Q, ask.M, ask.K)
+    train = rows_of(moments, "the replicates tier", shuffled=True)
+    test: Float | None = None
+    assumptions: tuple[AssumptionStatus, ...] = (IID, FRESH)
+    if ask.test is not None:
+        test, assumptions = rows_of(ask.test, "the replicates tier", shuffled=True), (IID, FRESH, APART)
+    events, trials = finite_sample.replicate_signs(train, ask.M, ask.K, test)
     label = f"signs of {trials} disjoint replicates of T"
-    return _from_signs(moments, ask, events, trials, label, (IID, FRESH))
+    return _from_signs(ask, events, trials, label, assumptions)
 
 
 def _from_signs(
-    moments: GradientMoments,
     ask: Request,
     events: int,
     trials: int,
@@ -344,18 +377,20 @@ def conditional_tier(moments: GradientMoments, ask: Request) -> Outcome:
             "in "
             "this sample (tier='conditional')"
         )
-    Q = rows_of(moments, "the conditional tier")
-    v = np.asarray(ask.direction, dtype=np.float64)
-    if v.shape != (moments.d,) or not np.isfinite(v).all() or not v.any():
-        raise ValueError(
-            f"direction.shape={v.shape}: expected a nonzero finite vector of shape ({moments.d},)"
-        )
+    Q = rows_of(moments, "the conditional tier", shuffled=True)
+    v = finite_sample.as_direction(ask.direction, moments.d)
     x = finite_sample.projections(Q, v)
-    given = AssumptionStatus("mu_M made of units that are not in this sample", "declared")
+    mean = Q.mean(axis=0)
+    same = float(mean @ v) >= (1 - 1e-9) * float(np.linalg.norm(mean)) * float(np.linalg.norm(v))
+    given = AssumptionStatus(
+        "mu_M made of units that are not in this sample",
+        "violated" if same and moments.d > 1 else "declared",
+        "mu_M is the mean of this very sample" if same and moments.d > 1 else "",
+    )
     if ask.bound is None:
         events, trials = finite_sample.conditional_signs(x, ask.K)
         label = f"signs of {trials} disjoint means of K units along the given mu_M"
-        return _from_signs(moments, ask, events, trials, label, (IID, FRESH, given))
+        return _from_signs(ask, events, trials, label, (IID, FRESH, given))
     radius = rescale(ask.bound, -moments.exponent)
     odds = finite_sample.conditional_odds(x, ask.K, radius, ask.alpha)
     centre, variance = float(x.mean()), float(x.var(ddof=1))

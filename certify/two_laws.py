@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from certify.estimators import ratio, require_sizes, rescale
+from certify.asymptotic import Replicated
+from certify.estimators import NO_SPREAD, ratio, require_sizes, rescale
 from certify.gram import centred_slices
 from certify.moments import GradientMoments, blocks_of
+from certify.replication import rows_of
 from certify.sketch import SketchSums, centre, rescaled_sums, sketch_quadratic
 from certify.sums import combine
 from certify.ustatistics import require_units
@@ -139,6 +141,71 @@ def estimate_two_laws(moments_1: Any, moments_2: Any) -> TwoLawEstimate:
         sketch_error=error,
         scaled=(mean, s, a1, a2, t),
     )
+
+
+def without_rounding(x: Any, centre: Any) -> Any:
+    """Centred rows, exactly 0 where their spread is only rounding: all units are equal."""
+    equal = float(np.vdot(x, x)) <= NO_SPREAD * len(x) * float(centre @ centre)
+    return np.zeros_like(x) if equal else x
+
+
+def replicated_two_laws(train: GradientMoments, test: GradientMoments, M: int, K: int) -> Replicated:
+    r"""Estimates with and without each unit of each sample, in the form that the one-law limits use.
+
+    The four columns are E T, (E T)^2, the mean (K mu_2'Sigma_1 mu_2 + M mu_1'Sigma_2 mu_1)/(M + K) and
+    tr Sigma_1 Sigma_2, so that Var T = (1/M + 1/K) a + t/(MK) as for one law. O(n_1 n_2 d).
+
+    Raises
+    ------
+    ValueError
+        If d differs, a sample has fewer than six units, or the rows were not kept.
+    """
+    if train.d != test.d:
+        raise ValueError(f"test d={test.d}: expected d={train.d} as in the training sample")
+    for name, part in (("n", train), ("test n", test)):
+        if part.n < 6:
+            raise ValueError(
+                f"{name}={part.n}: expected at least 6 units for an interval; collect more units"
+            )
+    X, Y = (rows_of(m, "a certificate for two laws") for m in (train, test))
+    c1, c2 = X.mean(axis=0), Y.mean(axis=0)
+    X, Y = (without_rounding(x - c, c) for x, c in ((X, c1), (Y, c2)))
+    h1, h2, mean = X @ c2, Y @ c1, float(c1 @ c2)
+    f1, g1 = np.empty(len(X)), np.empty(len(X))
+    f2, g2 = np.zeros(len(Y)), np.zeros(len(Y))
+    step = max(1, (1 << 22) // len(Y))
+    for start in range(0, len(X), step):
+        rows = slice(start, start + step)
+        G = X[rows] @ Y.T
+        g1[rows], g2 = G @ h2, g2 + h1[rows] @ G
+        np.square(G, out=G)
+        f1[rows], f2 = G.sum(axis=1), f2 + G.sum(axis=0)
+    n1, n2, F = len(X), len(Y), float(f1.sum())
+
+    def without(n: int, h: Any, f: Any, g: Any, other: Any, m: int) -> tuple[Any, Any, Any, Any]:
+        """E T, own and the other law's quadratic form (not yet unbiased) and product without each unit."""
+        own = (h @ h - n / (n - 1) * h * h) / (n - 2)
+        across = (other @ other - 2 * g / (n - 1) + f / (n - 1) ** 2) / (m - 1)
+        return mean - h / (n - 1), own, across, (F - n / (n - 1) * f) / ((n - 2) * (m - 1))
+
+    e1, own1, across1, t1 = without(n1, h1, f1, g1, h2, n2)
+    e2, own2, across2, t2 = without(n2, h2, f2, g2, h1, n1)
+
+    def columns(e: Any, q1: Any, q2: Any, t: Any, k1: int, k2: int) -> Any:
+        q1, q2 = q1 - t / k2, q2 - t / k1
+        square = e * e - q1 / k1 - q2 / k2 - t / (k1 * k2)
+        return np.stack([e, square, (K * q1 + M * q2) / (M + K), t], axis=-1)
+
+    point = columns(mean, h1 @ h1 / (n1 - 1), h2 @ h2 / (n2 - 1), F / ((n1 - 1) * (n2 - 1)), n1, n2)
+    parts = np.concatenate(
+        [columns(e1, own1, across1, t1, n1 - 1, n2), columns(e2, across2, own2, t2, n1, n2 - 1)]
+    )
+    e = train.exponent + test.exponent
+    if e % 2:
+        # One exponent per factor of T: an odd sum is made even.
+        scale = np.array([2.0, 4.0, 4.0, 4.0])
+        point, parts, e = point * scale, parts * scale, e - 1
+    return Replicated(point, parts, np.ones(n1 + n2), e // 2, split=n1)
 
 
 # Each route returns numbers of the scaled gradients and e = e_1 + e_2, so that T scales with 2^e.

@@ -215,7 +215,9 @@ def test_unknown_names_suggest_close_ones():
     ("at", "error", "message"),
     [
         ([], ValueError, r"at=\[\]: expected at least one"),
-        (["0", "0"], ValueError, r"at contains \['0'\] more than once"),
+        (["0", "0"], ValueError, "at contains '0' more than once"),
+        (["0", "module.0"], ValueError, "at contains 'module.0' more than once"),
+        (None, TypeError, "at is a NoneType; expected module names"),
         ([3], TypeError, "at contains 3 of type int"),
         (["0#x"], ValueError, r"at='0#x': expected 'module#k'"),
     ],
@@ -386,7 +388,7 @@ def test_a_module_never_called_or_not_used(batch):
         ):
             captured.gradients(x.square().sum(1))
         losses = model(batch[0]).sum(1).detach()
-        with pytest.raises(CaptureError, match=r"does not depend on the output of module 'block#0', 'head'"):
+        with pytest.raises(CaptureError, match=r"carry no gradient: .* of 'block#0', 'head'"):
             captured.gradients(losses)
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from certify.errors import CaptureError
 from certify.losses import causal_lm, classification
 from certify.sweep import gradients
 
@@ -185,6 +186,15 @@ def test_half_precision_models_are_close_and_come_out_in_float32(dtype):
     assert half[at[0]].dtype == "float32"
     assert half.report.dtypes == {at[0]: str(dtype).removeprefix("torch.")}
     assert nets.relative_error(half[at[0]], exact) < (0.01 if dtype is torch.float16 else 0.1)
+
+
+def test_float16_gradients_that_underflow_are_refused():
+    model = nets.build(nets.neox).half()
+    data = [{"input_ids": nets.randint(61, 4, 8)}]
+    tiny = lambda m, b: causal_lm(m, b) * 1e-6  # noqa: E731
+    with pytest.raises(CaptureError, match=r"below 2\^-14, where float16 loses digits; multiply"):
+        gradients(model, tiny, data, at="gpt_neox.layers.1", checks=False)
+    gradients(model, lambda m, b: tiny(m, b) * 2**20, data, at="gpt_neox.layers.1", checks=False)
 
 
 def test_autocast():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 import types
 import weakref
 
@@ -13,9 +14,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import (
+    DataLoader,
+    DistributedSampler,
+    RandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
-from certify.errors import DependenceError
+from certify.errors import CaptureError, DependenceError
 from certify.estimators import estimate
 from certify.losses import PerExample, classification
 from certify.nested import map_tensors, take_examples
@@ -39,7 +46,12 @@ def test_collect_takes_moments_of_the_gradients(model, batches):
     assert list(moments) == ["0", "2"]
     for name in moments:
         assert (moments[name].n, moments[name].d) == (20, 8)
-        assert moments[name].metadata == {"module": name, "positions": "sum", "unit": "example"}
+        assert moments[name].metadata == {
+            "module": name,
+            "positions": "sum",
+            "unit": "example",
+            "dtype": "float64",
+        }
         found, direct = estimate(moments[name]), estimate(rows[name])
         for key in ("m2", "m2_squared", "mu_sigma_mu", "tr_sigma2", "tr_sigma"):
             assert getattr(found, key) == pytest.approx(getattr(direct, key), rel=1e-10)
@@ -122,7 +134,18 @@ def test_groups_of_one_are_examples(model, batches):
         ({"unit": 3}, TypeError, "unit is a int"),
         ({"unit": lambda b: [1]}, ValueError, r"unit\(batch\) gave 1 keys for 8 examples"),
         ({"unit": lambda b: [[1]] * len(b[1])}, TypeError, r"gave the key \[1\]; expected hashable"),
-        ({"max_units": 0}, ValueError, "max_units=0: expected a positive integer"),
+        ({"unit": lambda b: 7}, TypeError, r"unit\(batch\) gave a int; expected one group key"),
+        ({"unit": lambda b: [math.nan] * len(b[1])}, TypeError, "gave the key nan"),
+        ({"max_units": 0}, ValueError, "max_units=0: expected a whole number"),
+        ({"max_units": True}, TypeError, "max_units=True: expected a whole number"),
+        ({"memory_budget": 0}, ValueError, "memory_budget=0: expected a whole number"),
+        ({"memory_budget": "1GB"}, TypeError, "memory_budget='1GB': expected a whole number"),
+        ({"memory_budget": 1, "at": ["0", "2"]}, ValueError, "at least one byte for each of 2 modules"),
+        ({"device": "gpu"}, ValueError, "device='gpu' is not available here"),
+        ({"device": "meta"}, ValueError, "device='meta', but the model is on cpu; call model.to"),
+        ({"channel_axis": "c"}, TypeError, "channel_axis='c': expected an integer"),
+        ({"loader": None}, TypeError, "loader is a NoneType"),
+        ({"loss": lambda m, b: m(b[0]).argmax(1)}, CaptureError, r"losses \(torch.int64\) carry no gradient"),
         ({"at": ["00"]}, ValueError, "at='00' names no module of Sequential"),
         ({"positions": "none"}, ValueError, "positions='none'"),
         ({"loss": "cross_entropy"}, TypeError, "loss is a str"),
@@ -154,11 +177,46 @@ def test_padded_samplers_are_refused(model, batches):
         collect(model, classification, DataLoader(data, sampler=padded, batch_size=4), at="0")
     exact = DistributedSampler(data, num_replicas=2, rank=0, shuffle=False)
     assert collect(model, classification, DataLoader(data, sampler=exact), at="0")["0"].n == 10
-    even = types.SimpleNamespace(batch_sampler=types.SimpleNamespace(even_batches=True, num_processes=2))
+    even = DataLoader(data)
+    even.__dict__["batch_sampler"] = types.SimpleNamespace(even_batches=True, num_processes=2)
     with pytest.raises(ValueError, match=r"repeats examples to make batches even.*even_batches=False"):
         collect(model, classification, even, at="0")
     dropping = DistributedSampler(data, num_replicas=3, rank=0, shuffle=False, drop_last=True)
     assert collect(model, classification, DataLoader(data, sampler=dropping), at="0")["0"].n == 6
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda data: RandomSampler(data, replacement=True),
+        lambda data: RandomSampler(data, num_samples=2 * len(data)),
+        lambda data: WeightedRandomSampler(torch.ones(len(data)), len(data)),
+    ],
+)
+def test_samplers_that_draw_twice_are_refused(model, batches, make):
+    data = TensorDataset(*(torch.cat(t) for t in zip(*batches, strict=True)))
+    with pytest.raises(ValueError, match="draws examples more than once, and copies are not independent"):
+        collect(model, classification, DataLoader(data, sampler=make(data)), at="0")
+
+
+def test_empty_batches_and_generators_are_fine(model, batches):
+    x, y = batches[0]
+    found = collect(model, classification, iter([(x[:0], y[:0]), *batches, (x[:0], y[:0])]), at="0")
+    assert found["0"].n == 20
+
+
+def test_keys_that_are_tensors_group_by_value(model, batches):
+    found = collect(model, classification, batches, at="0", unit=lambda batch: list(batch[1]))
+    assert found["0"].n == len({int(k) for _, y in batches for k in y})
+
+
+def test_all_modules_share_the_memory_budget(batches):
+    model = nn.Sequential(nn.Linear(5, 400), nn.Tanh(), nn.Linear(400, 400), nn.Tanh(), nn.Linear(400, 3))
+    budget = 600_000
+    many = [(torch.randn(64, 5), torch.randint(3, (64,))) for _ in range(10)]
+    four = collect(model.eval(), classification, many, at=["0", "1", "2", "3"], memory_budget=budget)
+    assert sum(m.nbytes for m in four.values()) <= budget
+    assert {m.memory_budget for m in four.values()} == {budget // 4}
 
 
 # --- dependence ------------------------------------------------------------------------------------------

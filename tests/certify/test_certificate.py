@@ -12,7 +12,9 @@ import pytest
 from scipy import stats
 
 from certify.certification import Certificate, certificate
+from certify.estimators import estimate
 from certify.family import certificates, decide, p_value
+from certify.finite_sample import replicate_signs
 from certify.moments import GradientMoments
 from certify.sequential import certify_until
 from theory.bounds import B_align, B_exact
@@ -197,11 +199,14 @@ def test_metadata_travels(Q):
         ({"method": "magic"}, "method='magic': expected one of"),
         ({"tier": "bounded"}, "bound=None: expected a number R"),
         ({"tier": "bounded", "bound": -1.0}, r"bound=-1\.0: expected a positive"),
+        ({"tier": "bounded", "bound": "3"}, "bound='3': expected a positive"),
+        ({"confidence": 95}, "confidence=95: expected a number in .* 0.95 for 95 %"),
+        ({"confidence": True}, "confidence=True: expected a number"),
         ({"tier": "bounded", "bound": 0.1}, r"bound=0\.1: unit .* has norm"),
         ({"tier": "conditional"}, "direction=None: expected the given training mean"),
         (
             {"tier": "conditional", "direction": np.zeros(4)},
-            r"expected a nonzero finite vector of shape \(4,\)",
+            r"expected a nonzero finite vector \(4,\)",
         ),
         ({"tier": "replicates", "M": 500, "K": 500}, r"n=600, M=500, K=500: expected at least M \+ K"),
     ],
@@ -222,8 +227,9 @@ def test_replicates_count_disjoint_events():
     Q = np.random.default_rng(5).standard_normal((50, 2)) + 0.3
     M, K = 3, 2
     events = 0
+    shuffled = np.random.default_rng(50).permutation(Q)
     for start in range(0, 50 - 4, 5):
-        g = Q[start : start + 5]
+        g = shuffled[start : start + 5]
         events += float(g[:M].mean(axis=0) @ g[M:].mean(axis=0)) <= 0
     c = certificate(Q, M=M, K=K, tier="replicates")
     assert c.misalignment.estimate == events / 10
@@ -235,8 +241,33 @@ def test_ties_count_as_misaligned():
     exact = np.array([[1.0, 0.0], [0.0, 1.0]] * 20)
     rounded = np.array([[0.1 + 0.1 + 0.1, 0.3], [1.0, -1.0]] * 20)
     for Q in (exact, rounded):
-        assert certificate(Q, M=1, K=1, tier="replicates").misalignment.estimate == 1.0
+        assert replicate_signs(Q, 1, 1) == (20, 20)
         assert certificate(Q[1::2], M=1, K=1, tier="conditional", direction=Q[0]).misalignment.estimate == 1.0
+
+
+def test_data_stored_by_class_do_not_make_unlike_replicates():
+    # two classes with opposed gradients, sorted: consecutive groups would be of one class and always agree
+    rng = np.random.default_rng(6)
+    Q = np.concatenate([rng.standard_normal((600, 2)) + 3, rng.standard_normal((600, 2)) - 3])
+    in_order, trials = replicate_signs(Q, 2, 2)
+    assert in_order / trials < 0.02
+    assert certificate(Q, M=2, K=2, tier="replicates").misalignment.estimate > 0.3
+
+
+def test_the_mean_of_the_sample_is_not_a_given_direction(Q):
+    c = certificate(Q, M=8, K=8, tier="conditional", direction=Q.mean(axis=0))
+    assert c.state == "assumption violated"
+    assert certificate(Q[300:], M=8, K=8, tier="conditional", direction=Q[:300].mean(axis=0)).certified
+
+
+def test_a_negative_signal_has_no_bound_although_its_square_is_positive():
+    # repelling units: the estimate of m2 is negative, that of m2^2 positive
+    Q = np.concatenate([np.eye(8), -np.eye(8)])
+    e = estimate(Q)
+    assert e.m2 < 0 < e.m2_squared
+    assert (e.detected, e.B_exact(8, 8), e.B_align(8, 8), e.B_regrouped(8, 8)) == (False, None, None, None)
+    c = certificate(Q, M=8, K=8)
+    assert (c.state, c.B_exact.estimate, c.upper) == ("signal not detected", None, 1.0)
 
 
 def coverage(law, n, repetitions, truth, options, seed):

@@ -161,6 +161,12 @@ def test_classification():
     assert soft.keep is None
 
 
+@pytest.mark.parametrize("targets", [torch.zeros(4), torch.full((4,), 7), torch.zeros(3, dtype=torch.long)])
+def test_targets_that_do_not_fit_the_logits(targets):
+    with pytest.raises(ValueError, match=r"do not fit logits of shape \(4, 3\)"):
+        classification(nn.Linear(2, 3), (torch.zeros(4, 2), targets))
+
+
 def test_classification_of_pixels_averages_over_counted_pixels():
     model = nets.build(lambda: nn.Conv2d(3, 4, 1))
     x, y = nets.randn(2, 3, 2, 2), torch.tensor([[[0, 1], [-100, 3]], [[-100, -100], [-100, -100]]])
