@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from validation import page
+from validation import page, store
 from validation.claims import of, suites
 from validation.page import TITLES
 from validation.results import Geometry, Misalignment, Record, Run, Training, from_json
@@ -39,7 +39,8 @@ FORMATS = ("html", "json", "csv")
 def load(path: str | Path) -> list[Record]:
     """Records of a run, from its folder or its ``results.jsonl``.
 
-    A last line without its newline is a write that was cut off; it is left out.
+    Of a folder with a journal (every run's) only finished cells are read. Of a bare file, a last line without
+    its newline is a write that was cut off; it is left out.
 
     Raises
     ------
@@ -47,6 +48,8 @@ def load(path: str | Path) -> list[Record]:
         If there is no store, a line is not a record, or no run is described.
     """
     file = Path(path)
+    if (file / store.JOURNAL).is_file():
+        return store.read(file)
     if file.is_dir():
         file = file / STORE
     if not file.is_file():

@@ -117,13 +117,19 @@ def read(out: str | Path) -> list[Record]:
     Raises
     ------
     ValueError
-        If there are none.
+        If there are none, or if the files were edited or damaged.
     """
     out = Path(out)
     results, journal = out / RESULTS, out / JOURNAL
     if not results.is_file() or not journal.is_file():
         raise ValueError(f"out={str(out)!r}: no results there; run `certify validate --out {out}` first")
     finished, good = _finished(journal, results)
+    # Results reach the disk before their journal line: a journal that knows more cells was not interrupted.
+    if journal.read_bytes().count(b"\n") > len(finished):
+        raise ValueError(
+            f"out={str(out)!r}: {RESULTS} and {JOURNAL} disagree after {len(finished)} cells (edited or "
+            f"damaged); `certify validate --out {out}` measures the rest again"
+        )
     if not finished:
         raise ValueError(f"out={str(out)!r}: no finished cell yet; run `certify validate --out {out}` again")
     return list(_records(results, good))
