@@ -201,6 +201,142 @@ class TestContour:
         monkeypatch.setattr(_contour, "_BLOCK", 100)
         assert integrate(TAILS[4]).log_value == pytest.approx(whole.log_value, abs=1e-14)
 
+    @pytest.mark.parametrize("tail", TAILS)
+    def test_steps_spend_the_budget(self, tail: Tail) -> None:
+        """|phi'| L + |phi''| L^2 / 2 is the budget, unless a singularity is nearer; directions go down."""
+        c, q = tail.saddle()
+        corners, beyond = descend(tail, c, q)
+        base, first_step = float(tail.exponent(c, q)), abs(corners[1])
+        for i, (a, b) in enumerate(pairwise(corners)):
+            first, second, _ = tail.derivatives(c + a, q - a)
+            step = abs(b - a)
+            spent = abs(first) * step + abs(second) * step**2 / 2
+            room = 2 * _contour._distance(a, c, q)
+            if step < room * (1 - 1e-9):
+                assert spent == pytest.approx(6, rel=1e-9)
+            else:
+                assert step == pytest.approx(room, rel=1e-12)
+                assert spent <= 6 * (1 + 1e-9)
+            if i:
+                assert (b - a) / step == pytest.approx(_contour._downhill(first), rel=1e-9)
+            _, _, growth = tail.derivatives(c + b, q - b)
+            rest = float(tail.exponent(c + b, q - b).real) - base + growth
+            left = math.exp(min(rest, 700.0)) * tail_factor(c + b, q - b)
+            if i < len(corners) - 2:
+                assert left >= 1e-16 * first_step
+            else:
+                assert left == beyond < 1e-16 * first_step
+
+    def test_far_behind_the_cut_growth_is_cut_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        # e^growth would overflow; the descent goes on instead
+        form = Form(np.array([1.0]), np.array([1.0]), np.array([5e4]), 0.0, 0.0)
+        monkeypatch.setattr(_contour, "_downhill", lambda slope: complex(math.sin(1.5), math.cos(1.5)))
+        monkeypatch.setattr(_contour, "_MAX_STEPS", 40)
+        with pytest.raises(ArithmeticError, match="did not end within 40 steps"):
+            descend(Tail(form, 1), 0.5, 0.5)
+
+    def test_rule_on_pieces(self) -> None:
+        """Value, modulus and error of each piece against a Gauss rule of 60 nodes and QUADPACK's formula."""
+        tail = TAILS[2]
+        c, q = tail.saddle()
+        base = float(tail.exponent(c, q)) + 0.25
+        start, stop = np.array([0j, 0.3 + 0.6j, 0j]), np.array([0.3 + 0.6j, 0.2 + 1.9j, 300j])
+        part, size, miss = _contour._apply_rule(tail, c, q, base, start, stop)
+        x, weights = np.polynomial.legendre.leggauss(60)
+        for i in range(2):
+            half = (stop[i] - start[i]) / 2
+            w = (start[i] + stop[i]) / 2 + half * x
+            f = np.exp(tail.exponent(c + w, q - w) - base)
+            assert part[i] == pytest.approx((half * (f @ weights)).imag, rel=1e-9)
+            assert size[i] == pytest.approx(abs(half) * (abs(f) @ weights), rel=1e-5)
+        for i in range(3):
+            half = (stop[i] - start[i]) / 2
+            w = (start[i] + stop[i]) / 2 + half * NODES
+            f = np.exp(tail.exponent(c + w, q - w) - base)
+            difference = abs(part[i] - (half * (f @ GAUSS)).imag)
+            modulus = abs(half) * (abs(f) @ KRONROD)
+            assert miss[i] == pytest.approx(modulus * min(1.0, (200 * difference / modulus) ** 1.5), rel=1e-6)
+        assert miss[2] == pytest.approx(size[2])  # one rule cannot see so long a piece
+
+    def test_pieces_where_the_integrand_underflows(self) -> None:
+        tail = TAILS[3]
+        c, q = tail.saddle()
+        part, size, miss = _contour._apply_rule(tail, c, q, 5_000.0, np.array([1j]), np.array([2j]))
+        assert (part, size, miss) == (0.0, 0.0, 0.0)
+
+    @pytest.mark.parametrize("tail", TAILS)
+    def test_the_parts_of_the_result(self, tail: Tail) -> None:
+        c, q = tail.saddle()
+        corners, beyond = descend(tail, c, q)
+        base = float(tail.exponent(c, q))
+        part, size, miss = _contour._apply_rule(
+            tail, c, q, base, np.array(corners[:-1]), np.array(corners[1:])
+        )
+        noise = 8.9e-16 * (tail.magnitude(c, q) + 2)
+        result = integrate(tail, tolerance=1e9)  # no piece is bisected
+        assert result.evaluations == 21 * (len(corners) - 1)
+        assert result.log_value == pytest.approx(base + math.log(part.sum() / math.pi), rel=1e-15)
+        error = beyond + miss.sum() + noise * size.sum()
+        assert result.relative_error == pytest.approx(error / part.sum(), rel=1e-9)
+
+    def test_bisection(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Long steps: pieces are halved until the errors are allowed, and only those that need it."""
+        tail = TAILS[2]
+        plain = integrate(tail)
+        monkeypatch.setattr(_contour, "_BUDGET", 60.0)
+        monkeypatch.setattr(_contour, "_REACH", 30.0)
+        c, q = tail.saddle()
+        corners, beyond = descend(tail, c, q)
+        noise = 8.9e-16 * (tail.magnitude(c, q) + 2)
+        for tolerance in (1e-3, 1e-6, 1e-12):
+            base, count, done = float(tail.exponent(c, q)), 0, []
+            todo = list(pairwise(corners))
+            while todo:
+                pieces = [np.array(ends) for ends in zip(*todo, strict=True)]
+                rows = list(zip(*_contour._apply_rule(tail, c, q, base, *pieces), todo, strict=True))
+                count += 21 * len(todo)
+                modulus = sum(row[1] for row in rows) + sum(row[1] for row in done)
+                allowed = max(tolerance / 8, noise) * modulus
+                done += [row for row in rows if row[2] <= allowed]
+                halves = [(a, (a + b) / 2, b) for _, _, miss, (a, b) in rows if miss > allowed]
+                todo = [x[:2] for x in halves] + [x[1:] for x in halves]
+            got = integrate(tail, tolerance)
+            value = sum(row[0] for row in done)
+            error = beyond + sum(row[2] for row in done) + noise * sum(row[1] for row in done)
+            assert got.evaluations == count > 21 * (len(corners) - 1)
+            assert got.log_value == pytest.approx(base + math.log(value / math.pi), rel=1e-14)
+            assert got.relative_error == pytest.approx(error / value, rel=1e-9)
+            assert got.log_value == pytest.approx(plain.log_value, abs=tolerance)
+        monkeypatch.setattr(_contour, "_MAX_DEPTH", 1)
+        assert integrate(tail).evaluations == 21 * (len(corners) - 1)  # taken as it is, with its error
+        assert integrate(tail).relative_error > 1e-6
+        monkeypatch.setattr(_contour, "_MAX_DEPTH", 2)
+        bad = (integrate(tail).evaluations // 21 - (len(corners) - 1)) // 2
+        assert 0 < bad <= len(corners) - 1
+
+    def test_a_result_that_is_not_positive(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        nothing = np.zeros(1)
+        for part in (nothing, nothing - 1, nothing + math.nan):
+            monkeypatch.setattr(_contour, "_apply_rule", lambda *_, part=part: (part, nothing, nothing))
+            monkeypatch.setattr(_contour, "descend", lambda *_: ([0j, 1j], 0.0))
+            with pytest.raises(ArithmeticError, match=r"came out as .*expected a positive number"):
+                integrate(TAILS[0])
+
+    @pytest.mark.parametrize("form", FORMS[1:])
+    def test_plain_saddle_is_stationary(self, form: Form) -> None:
+        u, phi, second = Tail(form, -1).plain_saddle()
+        h = 1e-5
+        value, below, above = (kappa(form, -v).real for v in (u, u - h, u + h))
+        assert phi == pytest.approx(value, rel=1e-12)
+        assert (above - below) / (2 * h) == pytest.approx(0, abs=1e-5 * second)
+        assert second == pytest.approx((above - 2 * value + below) / h**2, rel=1e-4)
+
+    def test_minimum_of_any_increasing_slope(self) -> None:
+        for root in (1e-7, 0.01, 0.4, 0.5, 0.9, 1 - 1e-7):
+            c, q = _contour._minimum(lambda u, q, root=root: (u - root) / (u * q))
+            assert c == pytest.approx(root, rel=1e-6)
+            assert q == pytest.approx(1 - root, rel=1e-6)
+
     def test_the_contour_must_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(_contour, "_MAX_STEPS", 3)
         with pytest.raises(ArithmeticError, match="did not end within 3 steps"):

@@ -340,6 +340,16 @@ class TestHardCases:
         assert 2e-13 < errors[1] < 1e-11
         assert 2e-10 < errors[2] < 1e-8
 
+    def test_one_tail_is_enough_unless_it_is_the_larger_one(self) -> None:
+        for t in (-3.0, 9.0):
+            m, s = np.array([1.0, 1.0]), np.array([1.0, 0.5])
+            low, high = (gaussian_probability(m, s, 2, 3, threshold=x).evaluations for x in (t, t + 1e-12))
+            assert low == high < 21 * 40
+        skew = gaussian_probability([1.0], [1.0], 1, 1, threshold=0.9)  # below the mean, above the median
+        assert skew.probability > 0.5
+        one = gaussian_probability([1.0], [1.0], 1, 1, threshold=0.1).evaluations
+        assert skew.evaluations > 1.5 * one
+
     def test_normal_limit(self) -> None:
         # huge M and K: T is m2 + 2 sqrt(a/M) Z to first order
         m, s = np.array([1.0, 2.0]), np.array([1.0, 3.0])

@@ -581,6 +581,32 @@ def test_unbiased_estimate_of_a_combination_and_its_errors():
         u_statistic(Graph.of((0, 1), labels=("1", "1")), "x")
 
 
+def test_large_integers_do_not_overflow_and_shapes_are_checked():
+    draws = [[10**10], [2 * 10**10], [4 * 10**10]]
+    assert unbiased_estimate(Graph.of((0, 1)), draws) == pytest.approx(1e20 * 14 / 3, rel=1e-14)
+    square = [[0, 10**10], [10**10, 0]]
+    assert homomorphism_sum(Graph.of((0, 1), (0, 1)), square) == pytest.approx(2e20, rel=1e-14)
+    with pytest.raises(ValueError, match=r"Q\.shape=\(2, 1, 1\)"):
+        unbiased_estimate(Graph.of((0, 1)), np.ones((2, 1, 1)))
+    with pytest.raises(ValueError, match=r"gram\.shape=\(2, 3\)"):
+        homomorphism_sum(Graph.of((0, 1)), np.ones((2, 3)))
+    with pytest.raises(ValueError, match=r"gram\.shape=\(2, 2, 2\)"):
+        homomorphism_sum(Graph.of((0, 1)), np.ones((2, 2, 2)))
+
+
+def test_the_number_one_has_every_form():
+    one = Graph.of()
+    assert one.degrees() == ()
+    assert one.canonical() == one * one == one
+    for form in (to_raw, to_central, to_gaussian):
+        assert form({one: 3}) == {one: 3}
+    assert law_value(one, {}) == 1
+    assert unbiased_estimate({one: 3}, np.ones((2, 1))) == 3.0
+    assert unbiased_expression({one: 3}, sp.Symbol("n")) == 3
+    assert unbiased_estimate({}, np.ones((2, 1))) == 0.0
+    assert homomorphism_sum(one, np.ones((2, 2))) == 1.0
+
+
 def test_names_of_gram_sums():
     assert str(gram_symbol(Graph.of((2, 1), (0, 1)))[0]) == "sum_r2"
     looped = Graph.of((0, 0), (0, 1)).canonical()
