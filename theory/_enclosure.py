@@ -28,6 +28,12 @@ class Enclosure:
 
     The inputs are taken as the exact binary numbers they are; ``precision`` is the working precision in
     bits; ``method`` is ``"ball arithmetic"`` or ``"deterministic"``.
+
+    Examples
+    --------
+    >>> interval = gaussian_enclosure([1.0], [0.0], 2, 3)
+    >>> interval.method, interval.log_high, interval.contains(-1.0)
+    ('deterministic', -inf, False)
     """
 
     log_low: float

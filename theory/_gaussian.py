@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -28,6 +29,12 @@ class GaussianProbability:
     P(T > threshold); ``relative_error`` is an estimate (not a proof) of the relative error of the
     probability, rounding included; ``method`` is ``"tilted inversion"`` or ``"deterministic"``;
     ``evaluations`` counts values of the integrand.
+
+    Examples
+    --------
+    >>> result = gaussian_probability([0.0], [1.0], 2, 3)
+    >>> round(result.probability, 12), result.method
+    (0.5, 'tilted inversion')
     """
 
     log_probability: float
@@ -47,7 +54,10 @@ class GaussianProbability:
 
 
 def _finite(value: ArrayLike, name: str) -> Float:
-    array = np.asarray(value, dtype=np.float64)
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}={value!r}: expected an array of real numbers") from None
     if not np.isfinite(array).all():
         raise ValueError(f"{name} has non-finite entries, expected finite numbers")
     return array
@@ -82,6 +92,8 @@ def spectrum(mu: ArrayLike, Sigma: ArrayLike) -> tuple[Float, Float]:
 def _form(m: Float, s: Float, M: int, K: int, threshold: float) -> Form:
     """Bring T to the units of the contour integral; s has a positive entry."""
     top = float(s.max())
+    if max(M, K) > 10**100:
+        raise ValueError(f"M={M}, K={K}: expected at most 10**100 units, float64 holds no more")
     root = math.sqrt(M) * math.sqrt(K)
     squares = (m / math.sqrt(top)) ** 2 * root
     if threshold:  # exactly, since E T - t may be a small difference of large numbers
@@ -102,6 +114,8 @@ def _form(m: Float, s: Float, M: int, K: int, threshold: float) -> Form:
 
 
 def _threshold(value: Any) -> float:
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        raise TypeError(f"threshold={value!r}, expected a number")
     number = float(value)
     if not math.isfinite(number):
         raise ValueError(f"threshold={value!r}, expected a finite number")
@@ -167,7 +181,8 @@ def gaussian_probability(
         low, high = (0.0, -math.inf) if inside else (-math.inf, 0.0)
         return GaussianProbability(low, high, 0.0, "deterministic", 0, M, K, m.size, t)
     form = _form(m, s, M, K, t)
-    below, above, error, evaluations = _both_tails(form)
+    with np.errstate(all="ignore"):  # beyond float64 the integral comes out as no positive number: an error
+        below, above, error, evaluations = _both_tails(form)
     return GaussianProbability(below, above, error, "tilted inversion", evaluations, M, K, m.size, t)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import math
+import numbers
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -33,6 +34,7 @@ def power_law_spectrum(d: int, exponent: float, trace: float = 1.0) -> Float:
     >>> power_law_spectrum(2, 1.0, trace=3.0)
     array([2., 1.])
     """
+    _check_spectrum(d, exponent=exponent, trace=trace)
     s = np.arange(1, d + 1, dtype=np.float64) ** -float(exponent)
     return s * (trace / s.sum())
 
@@ -45,9 +47,22 @@ def spiked_spectrum(d: int, spike: float, rank: int = 1, trace: float = 1.0) -> 
     >>> spiked_spectrum(3, 2.0, trace=4.0)
     array([2., 1., 1.])
     """
+    _check_spectrum(d, spike=spike, trace=trace)
+    if spike < 0 or not 0 <= rank <= d:
+        raise ValueError(f"spike={spike!r}, rank={rank!r}: expected a spike >= 0 and 0 <= rank <= d={d}")
     s = np.ones(d)
     s[:rank] = spike
     return s * (trace / s.sum())
+
+
+def _check_spectrum(d: int, *, trace: float, **others: float) -> None:
+    if isinstance(d, bool) or not isinstance(d, numbers.Integral) or d < 1:
+        raise ValueError(f"d={d!r}: expected a dimension, an integer >= 1")
+    for name, value in {**others, "trace": trace}.items():
+        if not isinstance(value, numbers.Real) or not math.isfinite(value):
+            raise ValueError(f"{name}={value!r}: expected a finite number")
+    if trace <= 0:
+        raise ValueError(f"trace={trace!r}: expected a number > 0")
 
 
 @dataclass(frozen=True, eq=False)
@@ -310,8 +325,11 @@ class MixtureLaw:
     Examples
     --------
     >>> pair = [GaussianLaw([1.0], [1.0]), GaussianLaw([-1.0], [1.0])]
-    >>> MixtureLaw(pair, [0.5, 0.5]).covariance()
-    array([[2.]])
+    >>> law = MixtureLaw(pair, [0.5, 0.5])
+    >>> law.mean(), law.covariance(), law.scalars()
+    (array([0.]), array([[2.]]), (0.0, 0.0, 4.0))
+    >>> law.dimension, law.finite_fourth_moment, law.sample(3, rng=0).shape
+    (1, True, (3, 1))
     """
 
     components: tuple[Law, ...]

@@ -140,7 +140,7 @@ def B_regrouped(b: Any) -> Bound:
     True
     """
     if isinstance(b, bool) or not isinstance(b, numbers.Real) or not 0 < float(b) < math.inf:
-        raise ValueError(f"b={b!r}: expected a finite number > 0, a group size; the best one is m.t / m.a")
+        raise ValueError(f"b={b!r}: expected a finite group size > 0; the best one is m.t / m.a")
     size = Fraction(b) if isinstance(b, int) else b
     return Bound(
         name=f"B_regrouped({b})",

@@ -207,6 +207,12 @@ def below_exactly(bound: Any, name: str) -> Finding:
 
 
 def cantelli_gaussian() -> Finding:
+    for mean, (M, K) in itertools.product((0.05, 0.4, 3.0), ((1, 1), (2, 9), (100, 7))):
+        # In one dimension T is a product of two independent normals: it is negative if one of them is.
+        x, y = scipy.stats.norm.sf([mean * math.sqrt(M), mean * math.sqrt(K)])
+        product = math.log(x * (1 - y) + y * (1 - x))
+        if abs(exact.gaussian_log_probability([mean], [1.0], M, K) - product) > 1e-10:
+            return False, f"the Gaussian probability itself is off at d=1, mu={mean}, M={M}, K={K}"
     worst, where = -math.inf, ""
     for law, (M, K) in itertools.product(_gaussian_laws(), ((1, 1), (4, 4), (16, 64), (256, 256))):
         excess = exact.gaussian_log_probability(law.mu, law.Sigma, M, K) - math.log(

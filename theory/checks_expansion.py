@@ -126,6 +126,22 @@ def _outcomes(M: int, K: int, eps_M: F) -> Iterator[tuple[F, dict[str, Any]]]:
             )
 
 
+def _hoeffding_exact() -> bool:
+    """The failure probabilities against exact binomial tails of losses at the two ends of their range."""
+    good, tails = True, scipy.stats.binom
+    for n, delta in itertools.product((50, 400, 5000), (0.1, 0.01, 1e-4)):
+        gap, excess = expansion.uniform_gap(0.0, n, delta), 2 * expansion.pointwise_gap(n, delta)
+        good &= 2 * tails.sf(math.floor(n * (0.5 + gap)), n, 0.5) <= delta
+        good &= tails.sf(math.floor(n * (1 + excess) / 2), n, 0.5) <= delta  # differences -1 or 1
+        for margin, share in itertools.product((0.05, 0.2, 0.5), (0.25, 0.5, 1.0)):
+            below_share = math.ceil(n * (1 + (1 - share) * margin) / 2) - 1
+            failure = expansion.hoeffding_failure(margin, n, share=share)
+            good &= tails.cdf(below_share, n, (1 + margin) / 2) <= failure
+            enough = math.ceil(expansion.hoeffding_sample_size(margin, delta, share=share))
+            good &= expansion.hoeffding_failure(margin, enough, share=share) <= delta
+    return bool(good)
+
+
 def route_A_exact() -> Finding:
     M, K, eps_M = 6, 24, F(1, 4)
     outcomes = list(_outcomes(M, K, eps_M))
@@ -142,9 +158,15 @@ def route_A_exact() -> Finding:
     stated = expansion.route_A(
         margin=float(margin), gain_erm=0.0, eps_M=float(eps_M), delta_M=float(delta_M), K=K
     ).probability
-    return implied and float(holds) >= stated, (
+    guarantee = expansion.route_A(margin=float(margin), gain_erm=0.125, eps_M=float(eps_M), delta_M=0.0, K=K)
+    change = -margin / 2 - F(1, 8) + 2 * eps_M
+    good = (
+        implied and float(holds) >= stated and math.isclose(guarantee.change, change) and _hoeffding_exact()
+    )
+    return good, (
         f"all {len(outcomes)} pairs of samples, M = {M}, K = {K}: the two events imply the inequality; "
-        f"it holds with probability {float(holds):.4f}, stated >= {stated:.4f}"
+        f"it holds with probability {float(holds):.4f}, stated >= {stated:.4f}; Hoeffding's failure "
+        "probabilities are above the exact binomial tails of losses 0 or 1"
     )
 
 
@@ -161,7 +183,11 @@ def route_B_exact() -> Finding:
         holds += p * ok
         both += p * compared
     stated = 1 - delta_M - (1 - both)
-    return implied and holds >= stated, (
+    guarantee = expansion.route_B(
+        test_margin=0.25, gain_erm=0.125, eps_M=0.5, delta_M=0.125, eps_K=0.0625, delta_K=0.25
+    )
+    evaluated = (guarantee.change, guarantee.probability) == (-0.25 - 0.125 + 2 * 0.5625, 1 - 0.375)
+    return implied and holds >= stated and evaluated and _hoeffding_exact(), (
         f"all {len(outcomes)} pairs of samples: the two events imply the inequality; "
         f"it holds with probability {float(holds):.4f}, stated >= {float(stated):.4f}"
     )

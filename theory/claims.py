@@ -34,7 +34,13 @@ RUNGS: tuple[Rung, ...] = ("derived", "proved", "exact", "gaussian", "simulated"
 
 @dataclass(frozen=True)
 class Evidence:
-    """What one rung found. ``agrees`` is None for a rung that did not run."""
+    """What one rung found. ``agrees`` is None for a rung that did not run.
+
+    Examples
+    --------
+    >>> Evidence("real", None, "needs networks", 0.0).agrees is None
+    True
+    """
 
     rung: Rung
     agrees: bool | None
@@ -48,6 +54,11 @@ class Claim:
 
     ``checks`` maps a rung to a function returning ``(agrees, what was found)``. ``real`` names what
     ``certify validate`` measures for this claim, empty if the claim is not an empirical one.
+
+    Examples
+    --------
+    >>> Claim("sum", "1 + 1 = 2", "arithmetic", (("exact", lambda: (1 + 1 == 2, "2")),), real="apples").rungs
+    ('exact', 'real')
     """
 
     id: str
@@ -65,7 +76,16 @@ class Claim:
 
 @dataclass(frozen=True)
 class ClaimResult:
-    """A claim after its rungs ran."""
+    """A claim after its rungs ran.
+
+    Examples
+    --------
+    >>> result = ClaimResult("sum", "1 + 1 = 2", "arithmetic", (Evidence("exact", True, "2", 0.5),))
+    >>> result.verdict, result.seconds
+    ('established', 0.5)
+    >>> ClaimResult("sum", "1 + 1 = 3", "error", (Evidence("exact", False, "2", 0.5),)).verdict
+    'fails'
+    """
 
     id: str
     statement: str
@@ -158,7 +178,13 @@ def run(
 
 
 def to_json(results: Iterable[ClaimResult]) -> str:
-    """Results as a JSON array; a rung that did not run has ``"agrees": null``."""
+    """Results as a JSON array; a rung that did not run has ``"agrees": null``.
+
+    Examples
+    --------
+    >>> json.loads(to_json(run(["width-up"])))[0]["verdict"]
+    'not run'
+    """
     rows = [{**asdict(r), "verdict": r.verdict, "seconds": r.seconds} for r in results]
     return json.dumps(rows, indent=1, allow_nan=False)
 
@@ -178,7 +204,13 @@ none has: what needs real networks belongs to `certify validate`. This page is g
 
 
 def to_markdown(results: Sequence[ClaimResult]) -> str:
-    """Results as the documentation page "From claim to evidence"."""
+    """Results as the documentation page "From claim to evidence".
+
+    Examples
+    --------
+    >>> to_markdown(run(["width-up"])).splitlines()[0]
+    '# From claim to evidence'
+    """
     mark = {True: "agrees", False: "**disagrees**", None: "not run"}
     lines = [_PAGE + "\n".join(f"| {r.id} | {_cell(r.statement)} | {r.verdict} |" for r in results), ""]
     for r in results:

@@ -42,6 +42,11 @@ class DeepestRegime:
         (gap ``eps_M = eps_scale / sqrt(M)``); infinite when there is nothing to gain.
     required_K
         Test sample size that transfers half of the guaranteed gain with failure probability delta.
+
+    Examples
+    --------
+    >>> deepest_regime(0.0, radius=1.0, curvature=1.0, eps_scale=1.0, delta=0.05).deepest
+    True
     """
 
     signal: float
@@ -140,6 +145,12 @@ class PowerLaw:
         d log(remaining gain) / d log L in the limit; ``-oo`` for exponential decay.
     steps
         The derivation.
+
+    Examples
+    --------
+    >>> law = derive_power_law()
+    >>> law.assumption
+    's_l = c l^(-p) with p > 1/2, gain of block l = g s_l^2'
     """
 
     assumption: str

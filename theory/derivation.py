@@ -58,7 +58,14 @@ class Derivation:
 
     @property
     def scalars(self) -> tuple[Scalar, ...]:
-        """The population scalars of the formula with their graphs."""
+        """The population scalars of the formula with their graphs.
+
+        Examples
+        --------
+        >>> from theory.derivations import derive_variance
+        >>> sorted(str(s.symbol) for s in derive_variance().scalars)
+        ['a', 't']
+        """
         return scalars_of(graph for graph, _ in self.terms)
 
     @property

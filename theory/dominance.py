@@ -97,6 +97,8 @@ class Dominance:
     >>> certificate = prove_dominates_cantelli(B_align)
     >>> certificate.is_valid(), certificate.hypotheses[0], certificate.fixed
     (True, ('a', False), {'m2': 1})
+    >>> certificate.statement.endswith("B_align - B_exact >= 0; 2 case(s), by algebraic certificate.")
+    True
     """
 
     name: str

@@ -67,7 +67,13 @@ class Graph:
         return Graph(tuple(labels) if labels is not None else ("",) * size, tuple(edges), centred)
 
     def degrees(self) -> tuple[int, ...]:
-        """Degree of every vertex, a loop counting twice."""
+        """Degree of every vertex, a loop counting twice.
+
+        Examples
+        --------
+        >>> Graph.of((0, 1), (1, 1)).degrees()
+        (1, 3)
+        """
         degree = [0] * len(self.labels)
         for u, v in self.edges:
             degree[u] += 1
@@ -75,11 +81,23 @@ class Graph:
         return tuple(degree)
 
     def canonical(self) -> Graph:
-        """Return the representative of the isomorphism class (isolated vertices dropped)."""
+        """Return the representative of the isomorphism class (isolated vertices dropped).
+
+        Examples
+        --------
+        >>> Graph.of((0, 1), (0, 2)).canonical() == Graph.of((0, 2), (1, 2)).canonical()
+        True
+        """
         return _canonical(self)
 
     def components(self) -> tuple[Graph, ...]:
-        """Canonical connected components, sorted; the value of a graph is the product of theirs."""
+        """Canonical connected components, sorted; the value of a graph is the product of theirs.
+
+        Examples
+        --------
+        >>> len(Graph.of((0, 1), (2, 3)).components())
+        2
+        """
         return _components(self)
 
     def __mul__(self, other: Graph) -> Graph:
@@ -182,7 +200,14 @@ Combination = Mapping[Graph, Any]
 
 
 def collect(terms: Iterable[tuple[Graph, Any]]) -> dict[Graph, Any]:
-    """Sum coefficients graph by graph (canonical), factor them and drop zeros."""
+    """Sum coefficients graph by graph (canonical), factor them and drop zeros.
+
+    Examples
+    --------
+    >>> path, same = Graph.of((0, 1), (1, 2)), Graph.of((0, 1), (0, 2))
+    >>> list(collect([(path, 2), (same, 3)]).values()), collect([(path, 1), (same, -1)])
+    ([5], {})
+    """
     lists: dict[Graph, list[Any]] = {}
     for graph, coefficient in terms:
         lists.setdefault(graph.canonical(), []).append(coefficient)
@@ -193,12 +218,25 @@ def collect(terms: Iterable[tuple[Graph, Any]]) -> dict[Graph, Any]:
 
 
 def multiply(left: Combination, right: Combination) -> dict[Graph, Any]:
-    """Product of two combinations (disjoint unions of their graphs)."""
+    """Product of two combinations (disjoint unions of their graphs).
+
+    Examples
+    --------
+    >>> edge = Graph.of((0, 1))
+    >>> multiply({edge: 2}, {edge: 3}) == {Graph.of((0, 1), (2, 3)).canonical(): 6}
+    True
+    """
     return collect((g * h, c * d) for g, c in left.items() for h, d in right.items())
 
 
 def quotient(graph: Graph, blocks: Sequence[Sequence[int]]) -> Graph:
-    """Merge the vertices of each block into one draw (edges inside a block become loops)."""
+    """Merge the vertices of each block into one draw (edges inside a block become loops).
+
+    Examples
+    --------
+    >>> quotient(Graph.of((0, 1)), [(0, 1)]) == Graph.of((0, 0))
+    True
+    """
     place = {v: b for b, block in enumerate(blocks) for v in block}
     edges = tuple((place[u], place[v]) for u, v in graph.edges)
     return Graph(tuple(graph.labels[block[0]] for block in blocks), edges, graph.centred).canonical()

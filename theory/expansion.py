@@ -83,7 +83,13 @@ class _HasMoments(Protocol):
 
 @dataclass(frozen=True)
 class Event:
-    """An event that the guarantee needs, and an upper bound on the probability that it fails."""
+    """An event that the guarantee needs, and an upper bound on the probability that it fails.
+
+    Examples
+    --------
+    >>> Event("G_M", "the gap on the training sample is small", 0.05).failure
+    0.05
+    """
 
     name: str
     statement: str
@@ -108,6 +114,13 @@ class Guarantee:
         The arguments by name.
     loss_range
         B, or None for a loss without known range.
+
+    Examples
+    --------
+    >>> events = Event("one", "holds", 0.03), Event("two", "holds", 0.07)
+    >>> result = Guarantee("B", change=-0.1, events=events, conditions=(), inputs={})
+    >>> round(result.failure, 9), round(result.probability, 9), result.improves, result.vacuous
+    (0.1, 0.9, True, False)
     """
 
     route: str

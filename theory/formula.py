@@ -31,7 +31,13 @@ if TYPE_CHECKING:
 
 
 class Assumption(Enum):
-    """What a bound needs to be true; a result carries the assumptions it rests on."""
+    """What a bound needs to be true; a result carries the assumptions it rests on.
+
+    Examples
+    --------
+    >>> Assumption.GAUSSIAN.value
+    'Gaussian units'
+    """
 
     IID = "independent and identically distributed units"
     INDEPENDENT_SAMPLES = "independent units"
@@ -114,6 +120,8 @@ class Sizes:
     --------
     >>> Sizes.read(">=2"), Sizes.read(3), Sizes.read(range(1, 5)), Sizes.read(None)
     (Sizes(low=2, high=None), Sizes(low=3, high=3), Sizes(low=1, high=4), Sizes(low=1, high=None))
+    >>> Sizes.read((2, 8)).text("M"), 9 in Sizes.read((2, 8))
+    ('2 <= M <= 8', False)
     """
 
     low: int = 1
@@ -198,9 +206,15 @@ class Bound:
 
     Examples
     --------
-    >>> half = Bound("half", lambda m, M, K: Fraction(1, 2))
-    >>> half(Moments(1, 1, 1), 1, 1)
-    Fraction(1, 2)
+    >>> half = Bound("half", lambda m, M, K: Fraction(1, 2), M=Sizes(low=2))
+    >>> half(Moments(1, 1, 1), 2, 1), half.covers(1, 1)
+    (Fraction(1, 2), False)
+    >>> flip = Bound("flip", lambda m, M, K: 1 / (1 + M * m.m2))
+    >>> flip.expression, flip.symbols["m2"] in flip.expression.free_symbols
+    (1/(M*m2 + 1), True)
+    >>> import sympy
+    >>> flip.trace(flip.symbols | {"M": sympy.Integer(3)})
+    1/(3*m2 + 1)
     """
 
     name: str

@@ -10,10 +10,19 @@ from typing import Any
 
 import numpy as np
 
+from theory.arithmetic import sample_size
+
 
 @dataclass(frozen=True)
 class GaussianCentralMoments:
-    """Mean and central moments of T for Gaussian draws, with the inputs they belong to."""
+    """Mean and central moments of T for Gaussian draws, with the inputs they belong to.
+
+    Examples
+    --------
+    >>> product = gaussian_central_moments([0.0], [1.0], 1, 1)  # of two standard normals
+    >>> product.variance, product.skewness, product.excess_kurtosis
+    (1.0, 0.0, 6.0)
+    """
 
     M: int
     K: int
@@ -51,7 +60,7 @@ def gaussian_central_moments(mu: Any, Sigma: Any, M: int, K: int) -> GaussianCen
     Raises
     ------
     ValueError
-        Shapes do not fit, or a size is below 1.
+        Shapes do not fit, entries are not finite, Sigma is no covariance, or a size is no integer >= 1.
 
     Notes
     -----
@@ -69,8 +78,14 @@ def gaussian_central_moments(mu: Any, Sigma: Any, M: int, K: int) -> GaussianCen
             f"mu.shape={mu.shape}, Sigma.shape={Sigma.shape}: expected (d,) with (d, d) or (d,); "
             "pass a covariance matrix or its eigenvalues"
         )
-    if M < 1 or K < 1:
-        raise ValueError(f"M={M!r}, K={K!r}: expected integers >= 1")
+    M, K = sample_size(M, "M"), sample_size(K, "K")
+    for name, array in (("mu", mu), ("Sigma", Sigma)):
+        if not np.isfinite(array).all():
+            raise ValueError(f"{name} has non-finite entries: expected finite numbers")
+    if Sigma.ndim == 1 and Sigma.size and Sigma.min() < 0:
+        raise ValueError(f"min(Sigma)={Sigma.min()}: expected eigenvalues >= 0")
+    if Sigma.ndim == 2 and not np.allclose(Sigma, Sigma.T, rtol=1e-10, atol=1e-10 * np.abs(Sigma).max()):
+        raise ValueError("Sigma is not symmetric: expected a covariance; use (Sigma + Sigma.T) / 2")
     apply = (lambda x: Sigma * x) if Sigma.ndim == 1 else (lambda x: Sigma @ x)
     once = apply(mu)
     twice = apply(once)

@@ -60,6 +60,11 @@ class Statistic:
 
     ``samples[v]`` names the sample that vertex v runs over.  With ``injective`` the vertices of one sample
     run over distinct indices (a U-statistic); otherwise each vertex is an independent sum (a sample mean).
+
+    Examples
+    --------
+    >>> dot("train", "test").terms[0][0]
+    (Statistic(samples=('test', 'train'), edges=((0, 1),), injective=False),)
     """
 
     samples: tuple[str, ...]
@@ -189,6 +194,14 @@ class Design:
             Classes of slots that share an index.
         injective
             Slot counts of the injective statistics among them; all other slots are plain means.
+
+        Examples
+        --------
+        >>> M = sp.Symbol("M")
+        >>> Design.iid(train=M).weight("train", [(0, 1)], [])  # two slots, one index
+        1/M
+        >>> Design.iid(train=5).weight("train", [(0,), (1,)], [])
+        4/5
         """
         size = dict(self.sizes)[sample]
         if self.weighted:
@@ -216,7 +229,14 @@ def power_sum(letter: Any, k: int) -> sp.Expr:
 
 @dataclass(frozen=True)
 class Pattern:
-    """One equality pattern: which slots share an index, how often it occurs, and its graph."""
+    """One equality pattern: which slots share an index, how often it occurs, and its graph.
+
+    Examples
+    --------
+    >>> sizes = Design.iid(train=sp.Symbol("M"), test=sp.Symbol("K"))
+    >>> [(p.blocks, p.weight) for p in expectation(dot("train", "test"), sizes).patterns]
+    [(((1,), (0,)), 1)]
+    """
 
     samples: tuple[str, ...]
     blocks: tuple[tuple[int, ...], ...]
@@ -226,7 +246,16 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Expectation:
-    """The expectation of a polynomial, pattern by pattern."""
+    """The expectation of a polynomial, pattern by pattern.
+
+    Examples
+    --------
+    >>> norm = expectation(dot("train", "train"), Design.iid(train=sp.Symbol("M")))
+    >>> len(norm.patterns), norm.expression()
+    (2, m2*(M - 1)/M + tr_R/M)
+    >>> norm.combination()[Graph.of((0, 1))]
+    (M - 1)/M
+    """
 
     patterns: tuple[Pattern, ...]
     design: Design

@@ -13,6 +13,12 @@ class Jumpboard:
     """A nearby better model: a step along a descent direction from the zero initialisation.
 
     ``gain`` is guaranteed: ``L(0) - L(step) >= -step * derivative - curvature * step^2 / 2``.
+
+    Examples
+    --------
+    >>> board = jumpboard(derivative=-0.5, curvature=2.0)
+    >>> board.exists, board.largest_step
+    (True, 0.5)
     """
 
     derivative: float

@@ -103,8 +103,8 @@ class Moments:
     Examples
     --------
     >>> coin = Moments(m2=Fraction(1, 4), a=Fraction(1, 16), t=Fraction(1, 16))  # q = 0 or 1, each with 1/2
-    >>> coin.d_align, coin.variance(1, 1)
-    (Fraction(1, 1), Fraction(3, 16))
+    >>> coin.d_par, coin.d_2, coin.d_align, coin.variance(1, 1)
+    (Fraction(1, 1), Fraction(1, 1), Fraction(1, 1), Fraction(3, 16))
     >>> Moments(m2=1, a=2, t=1)
     Traceback (most recent call last):
         ...
@@ -140,6 +140,12 @@ class Moments:
         ----------
         law
             Anything with ``scalars() -> (m2, a, t)``, see ``theory.laws``.
+
+        Examples
+        --------
+        >>> from theory.laws import coin
+        >>> Moments.from_law(coin()).m2
+        Fraction(1, 4)
         """
         return cls(*law.scalars())
 
@@ -185,6 +191,11 @@ class Moments:
         """The same moments in another unit of q, chosen so that squares neither underflow nor overflow.
 
         (m2, a, t) -> (m2/c, a/c^2, t/c^2) with c = max(m2, sqrt a, sqrt t); exact and symbolic values stay.
+
+        Examples
+        --------
+        >>> Moments(2e-200, 0.0, 0.0).rescaled()
+        (1.0, 0.0, 0.0)
         """
         kind = kind_of((self.m2, self.a, self.t))
         if kind in ("exact", "opaque"):
@@ -270,6 +281,12 @@ class TwoLawMoments:
         ----------
         train, test
             Laws of the units in mu_M and in g_K; equal dimension.
+
+        Examples
+        --------
+        >>> from theory.laws import FiniteLaw, coin
+        >>> TwoLawMoments.from_laws(coin(), FiniteLaw([2], [1]))
+        TwoLawMoments(mean=Fraction(1, 1), a_train=Fraction(1, 1), a_test=Fraction(0, 1), t=Fraction(0, 1))
         """
         mu_1, mu_2 = _mean(train), _mean(test)
         if len(mu_1) != len(mu_2):
@@ -345,7 +362,14 @@ class ConditionalMoments:
 
     @classmethod
     def from_law(cls, law: FiniteSupport, v: Sequence[Any]) -> ConditionalMoments:
-        """Exact moments of v^T q for a finite-support law; the radius is the largest absolute value."""
+        """Exact moments of v^T q for a finite-support law; the radius is the largest absolute value.
+
+        Examples
+        --------
+        >>> from theory.laws import coin
+        >>> ConditionalMoments.from_law(coin(), [2])
+        ConditionalMoments(mean=Fraction(1, 1), variance=Fraction(1, 1), radius=Fraction(2, 1))
+        """
         values = [_dot(v, atom) for atom in law.atoms]
         mean = sum((p * x for p, x in zip(law.weights, values, strict=True)), Fraction(0))
         variance = sum((p * (x - mean) ** 2 for p, x in zip(law.weights, values, strict=True)), Fraction(0))
@@ -431,6 +455,11 @@ class GaussianInput:
         Shape (d,).
     Sigma
         Shape (d, d), or the eigenvalues (d,) with mu in the eigenbasis.
+
+    Examples
+    --------
+    >>> GaussianInput(np.array([2.0]), np.array([3.0])).moments
+    Moments(m2=4.0, a=12.0, t=9.0)
     """
 
     mu: Any

@@ -54,8 +54,11 @@ class Implication:
     Examples
     --------
     >>> x, y = sp.symbols("x y", real=True)
-    >>> prove(Implication("demo", "x >= 1 and y >= x imply xy >= x", (x >= 1, y >= x), x * y >= x))
+    >>> demo = Implication("demo", "x >= 1 and y >= x imply xy >= x", (x >= 1, y >= x), x * y >= x)
+    >>> prove(demo)
     Proof(demo: algebraic certificate, z3 unsat)
+    >>> demo.symbols, demo.holds_at({"x": Fraction(1), "y": Fraction(2)})
+    ((x, y), True)
     """
 
     name: str
@@ -100,7 +103,14 @@ class Implication:
 
 @dataclass(frozen=True)
 class Proof:
-    """An implication that holds for all reals; ``methods`` says what established it."""
+    """An implication that holds for all reals; ``methods`` says what established it.
+
+    Examples
+    --------
+    >>> proof = prove(next(t for t in THEOREMS if t.name == "exact-below-align"))
+    >>> proof.methods, [certificate.is_valid() for certificate in proof.certificates]
+    (('algebraic certificate', 'z3 unsat'), [True])
+    """
 
     implication: Implication
     methods: tuple[str, ...]
@@ -114,7 +124,14 @@ class Proof:
 
 @dataclass(frozen=True)
 class CounterModel:
-    """Rational values at which the hypotheses hold and the conclusion fails (re-checked exactly)."""
+    """Rational values at which the hypotheses hold and the conclusion fails (re-checked exactly).
+
+    Examples
+    --------
+    >>> false = next(t for t in FALSE_VARIANTS if t.name == "false-n_eff")
+    >>> false.holds_at(prove(false).model), len(false.symbols)
+    (False, 6)
+    """
 
     implication: Implication
     model: dict[str, Fraction]
@@ -127,7 +144,14 @@ class CounterModel:
 
 @dataclass(frozen=True)
 class Undecided:
-    """Neither proved nor refuted; ``reason`` says what was tried."""
+    """Neither proved nor refuted; ``reason`` says what was tried.
+
+    Examples
+    --------
+    >>> x = sp.Symbol("x", real=True)
+    >>> Undecided(Implication("open", "x^2 >= x", (), x**2 >= x), "nothing was tried", 0.0)
+    Undecided(open: nothing was tried)
+    """
 
     implication: Implication
     reason: str
@@ -152,7 +176,14 @@ def _slack(relation: Any) -> list[sp.Expr]:
 
 @dataclass(frozen=True)
 class Certificate:
-    r"""An exact identity :math:`\text{target} = \sum_j c_j \prod_i h_i^{k_{ji}}` with :math:`c_j \ge 0`."""
+    r"""An exact identity :math:`\text{target} = \sum_j c_j \prod_i h_i^{k_{ji}}` with :math:`c_j \ge 0`.
+
+    Examples
+    --------
+    >>> identity = Certificate("x*y - x", ("x", "y - 1"), (), ((Fraction(1), {0: 1, 1: 1}),))
+    >>> print(identity, identity.is_valid())
+    x*y - x = (x)*(y - 1) True
+    """
 
     target: str
     hypotheses: tuple[str, ...]
@@ -199,6 +230,13 @@ def find_certificate(implication: Implication, degree: int = 4) -> tuple[Certifi
     ----------
     D. Handelman, "Representing polynomials by positive linear functions on compact convex polyhedra",
     Pacific J. Math. 132 (1988).
+
+    Examples
+    --------
+    >>> x, y = sp.symbols("x y", real=True)
+    >>> demo = Implication("demo", "x, y >= 0 imply xy + x >= 0", (x >= 0, y >= 0), x * y + x >= 0)
+    >>> print(*find_certificate(demo))
+    x*y + x = (x) + (x)*(y)
     """
     if isinstance(implication.conclusion, (sp.StrictGreaterThan, sp.StrictLessThan)):
         return ()

@@ -47,7 +47,16 @@ _SPREAD = (1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 500, 1000)
 
 
 class BoundViolation(AssertionError):
-    """A bound fails for a law; ``case`` holds the exact numbers."""
+    """A bound fails for a law; ``case`` holds the exact numbers.
+
+    Examples
+    --------
+    >>> try:
+    ...     assert_bound_holds(lambda m, M, K: Fraction(1, 2))
+    ... except BoundViolation as violation:
+    ...     violation.case.P
+    Fraction(1, 1)
+    """
 
     def __init__(self, message: str, case: Any) -> None:
         super().__init__(message)
@@ -126,6 +135,12 @@ def sparse_laws(draw: st.DrawFn, *, min_dimension: int = 1, max_dimension: int =
     """Almost no gradient most of the time: atom 0, and rare atoms along the axes.
 
     Can generate: weights of the nonzero atoms down to 1/1000.  Cannot generate: dense noise.
+    Shrinks to the fair coin.
+
+    Examples
+    --------
+    >>> sparse_laws(max_dimension=2)
+    sparse_laws(max_dimension=2)
     """
     _limits(min_dimension, max_dimension, "dimension", 1)
     d = draw(st.integers(min_dimension, max_dimension))
@@ -136,18 +151,28 @@ def sparse_laws(draw: st.DrawFn, *, min_dimension: int = 1, max_dimension: int =
 
 
 @st.composite
-def correlated(draw: st.DrawFn, *, max_dimension: int = 3, max_atom: int = 4) -> FiniteLaw:
+def correlated(
+    draw: st.DrawFn, *, min_dimension: int = 2, max_dimension: int = 3, max_atom: int = 4
+) -> FiniteLaw:
     """Noise that acts on all coordinates together: integer mean plus +-1 times one integer direction.
 
     Can generate: noise along, across and oblique to the mean; off-diagonal entries of Sigma as large as the
-    diagonal.  Cannot generate: noise of rank above 2.
+    diagonal.  Cannot generate: noise of rank above 2.  Shrinks to small integers, dimension 2.
 
     Parameters
     ----------
-    max_dimension, max_atom
-        Largest dimension and absolute coordinate of the mean and of the directions.
+    min_dimension, max_dimension
+        Inclusive limits, at least 2.
+    max_atom
+        Largest absolute coordinate of the mean and of the directions.
+
+    Examples
+    --------
+    >>> correlated(max_atom=2)
+    correlated(max_atom=2)
     """
-    d = draw(st.integers(2, max(2, max_dimension)))
+    _limits(min_dimension, max_dimension, "dimension", 2)
+    d = draw(st.integers(min_dimension, max_dimension))
     vector = st.tuples(*[st.integers(-max_atom, max_atom)] * d)
     mean, one, two = draw(vector), draw(vector), draw(vector)
     atoms = [
@@ -163,6 +188,12 @@ def rank_deficient(draw: st.DrawFn, *, min_dimension: int = 2, max_dimension: in
     """At most two atoms in a higher dimension: the covariance has rank at most 1.
 
     Can generate: rank 0 (a point mass) and rank 1.  Cannot generate: rank 2 or more.
+    Shrinks as ``finite_laws`` does.
+
+    Examples
+    --------
+    >>> rank_deficient(max_dimension=3)
+    rank_deficient(max_dimension=3)
     """
     _limits(min_dimension, max_dimension, "dimension", 1)
     return draw(finite_laws(max_atoms=2, min_dimension=min_dimension, max_dimension=max_dimension))
@@ -173,6 +204,12 @@ def weak_signals(draw: st.DrawFn, *, min_dimension: int = 2, max_dimension: int 
     """A tiny mean in high dimension: atoms e_1 +- r e_j with r up to 20, so d_2 is far below 1.
 
     Can generate: a = 0 exactly (d_par infinite) with small d_2.  Cannot generate: noise along the mean.
+    Shrinks to dimension ``min_dimension`` and r = 1.
+
+    Examples
+    --------
+    >>> weak_signals(min_dimension=3)
+    weak_signals(min_dimension=3)
     """
     _limits(min_dimension, max_dimension, "dimension", 2)
     d = draw(st.integers(min_dimension, max_dimension))
@@ -211,6 +248,11 @@ def psd(
     ------
     ValueError
         On negative eigenvalues.
+
+    Examples
+    --------
+    >>> psd(spectrum=[2.0, 1.0])
+    psd(spectrum=[2.0, 1.0])
     """
     if spectrum is None:
         _limits(min_dimension, max_dimension, "dimension", 1)
@@ -246,6 +288,11 @@ def gaussians(
         Inclusive limits.
     max_signal
         Largest absolute coordinate of the mean.
+
+    Examples
+    --------
+    >>> gaussians(max_dimension=3)
+    gaussians(max_dimension=3)
     """
     _limits(min_dimension, max_dimension, "dimension", 1)
     d = draw(st.integers(min_dimension, max_dimension))
@@ -260,7 +307,12 @@ def heavy_tailed(draw: st.DrawFn, *, min_dimension: int = 1, max_dimension: int 
     """Student t laws with 2 < degrees of freedom <= 4: finite variance, infinite fourth moment.
 
     Can generate: variances near infinity (2.25 degrees of freedom).  Cannot generate: exact probabilities;
-    compare with a simulation and its interval.
+    compare with a simulation and its interval.  Shrinks to mean zero and 4 degrees of freedom.
+
+    Examples
+    --------
+    >>> heavy_tailed(max_dimension=2)
+    heavy_tailed(max_dimension=2)
     """
     _limits(min_dimension, max_dimension, "dimension", 1)
     d = draw(st.integers(min_dimension, max_dimension))
@@ -279,6 +331,12 @@ def sample_sizes(*, min_size: int = 1, max_size: int = 8) -> st.SearchStrategy[t
     ----------
     min_size, max_size
         Inclusive limits.
+
+    Examples
+    --------
+    >>> import random
+    >>> hypothesis.find(sample_sizes(min_size=2), lambda sizes: True, random=random.Random(0))
+    (2, 2)
     """
     _limits(min_size, max_size, "size", 1)
     size = st.integers(min_size, max_size)
@@ -294,6 +352,13 @@ def law_pairs(**limits: Any) -> st.SearchStrategy[tuple[FiniteLaw, FiniteLaw]]:
     ----------
     limits
         Those of ``finite_laws``.
+
+    Examples
+    --------
+    >>> import random
+    >>> one, two = hypothesis.find(law_pairs(max_atoms=2), lambda pair: True, random=random.Random(0))
+    >>> one.dimension == two.dimension
+    True
     """
     low, high = limits.pop("min_dimension", 1), limits.pop("max_dimension", 2)
     return st.integers(low, high).flatmap(
@@ -330,6 +395,11 @@ def scenarios(
         Restricts the sample sizes to those claimed; excludes mean zero if it assumes a nonzero mean.
     min_size, max_size, max_atoms, max_dimension
         Inclusive limits.
+
+    Examples
+    --------
+    >>> scenarios(max_size=3)
+    scenarios(max_size=3)
     """
     _limits(min_size, max_size, "size", 1)
     if bound is None:
@@ -423,6 +493,13 @@ def first_violation(
         Repeatable: the database of past failures is not used.
     deadline
         A value of ``time.monotonic()`` after which further laws are skipped.
+
+    Examples
+    --------
+    >>> half = make_bound(lambda m, M, K: Fraction(1, 2))
+    >>> case, tried = first_violation(half, seed=0, max_examples=50)
+    >>> case.P > case.B
+    True
     """
     tried = 0
     last: WorstCase | None = None

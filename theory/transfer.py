@@ -159,7 +159,7 @@ def pointwise_gap(n: int, delta: float, *, loss_range: float = 1.0) -> float:
 
 
 def check_number(name: str, value: Any) -> None:
-    if not isinstance(value, numbers.Real) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
         raise ValueError(f"{name}={value!r}: expected a finite number")
 
 

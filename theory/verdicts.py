@@ -30,6 +30,11 @@ class WorstCase:
         Value of the bound there.
     ratio
         P/B as a float; 1 means attained, above 1 refuted.
+
+    Examples
+    --------
+    >>> WorstCase(FiniteLaw([0], [1]), 1, 1, P=Fraction(1), B=Fraction(2), ratio=0.5).gap
+    1.0
     """
 
     law: Any
@@ -63,6 +68,11 @@ class Coverage:
         False if the clock stopped the search: a repeat may then get further.
     seed
         Repeats the search.
+
+    Examples
+    --------
+    >>> print(Coverage({"{0, c}": 3}, ((1, 1), (2, 1)), 10, 0.5, True, seed=0))
+    3 supports [{0, c} (3)], 10 random laws, 2 pairs (M, K) up to M + K = 3, seed 0, 0.5 s
     """
 
     supports: dict[str, int]
@@ -96,6 +106,13 @@ class Refuted:
         exceeds it by more than 1e-9 relative).
     name
         Name of the bound.
+
+    Examples
+    --------
+    >>> half = Refuted(FiniteLaw([0], [1]), 1, 1, P=Fraction(1), B=Fraction(1, 2), name="half")
+    >>> exec(half.snippet, {"half": lambda moments, M, K: Fraction(1, 2)})
+    >>> print(str(half).splitlines()[0])
+    Refuted: P(T <= 0) = 1 > 1/2 = half at M = 1, K = 1
     """
 
     law: Any
@@ -133,7 +150,14 @@ class Refuted:
 
 @dataclass(frozen=True)
 class Proved:
-    """The bound holds because it is never below Cantelli's on the moment cone; the certificate says why."""
+    """The bound holds because it is never below Cantelli's on the moment cone; the certificate says why.
+
+    Examples
+    --------
+    >>> from theory import falsify
+    >>> falsify(lambda m, M, K: 1).certificate.is_valid()
+    True
+    """
 
     name: str
     certificate: Dominance
@@ -146,7 +170,15 @@ class Proved:
 
 @dataclass(frozen=True)
 class Unrefuted:
-    """Neither broken nor proved: what was covered, and the law that came closest."""
+    """Neither broken nor proved: what was covered, and the law that came closest.
+
+    Examples
+    --------
+    >>> covered = Coverage({}, ((1, 1),), 0, 0.0, False, seed=0)
+    >>> print(Unrefuted("mine", covered, None))
+    Unrefuted: mine; no law with P > 0 was found.
+    Covered: 0 supports [], 0 random laws, 1 pairs (M, K) up to M + K = 2, seed 0, 0.0 s, STOPPED BY THE CLOCK
+    """
 
     name: str
     coverage: Coverage
