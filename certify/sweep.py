@@ -333,7 +333,7 @@ def _batches(
 ) -> Generator[tuple[Any, Tensor, dict[str, Tensor]], None, None]:
     """Yield (batch, which examples count, rows on the CPU) with hooks in place only while this runs."""
     inner = unwrap(model)
-    target = _device_of(inner) if device is None else _checked_device(inner, device)
+    target = _device_of(inner) if device is None else _device_with(inner, device)
     total = _total(loader)
     with capture(inner, at, positions=positions, channel_axis=channel_axis) as captured:
         if checks:
@@ -367,12 +367,17 @@ def _batches(
             yield batch, kept, {name: row.cpu() for name, row in rows.items()}
 
 
-def _checked_device(model: nn.Module, device: torch.device | str) -> torch.device:
-    """The device asked for, if it is there and the model is on it."""
+def check_device(device: torch.device | str) -> torch.device:
+    """The device of that name, or ValueError where there is none."""
     try:
-        found = torch.empty(0, device=device).device
-    except (RuntimeError, AssertionError, TypeError) as error:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
         raise ValueError(f"device={device!r} is not available here ({str(error).splitlines()[0]})") from error
+
+
+def _device_with(model: nn.Module, device: torch.device | str) -> torch.device:
+    """The device asked for, if it is there and the model is on it."""
+    found = check_device(device)
     homes = {tensor.device for tensor in itertools.chain(model.parameters(), model.buffers())}
     if homes and found not in homes:
         raise ValueError(

@@ -43,13 +43,17 @@ def measure(
         For bad options, and for everything a sweep refuses.
     """
     from certify.certification import TIERS, Tier, certificate
-    from certify.sweep import collect
+    from certify.intervals import check_confidence, check_count
+    from certify.positions import check_positions
+    from certify.sites import resolve
+    from certify.sweep import check_device, collect
 
     if tier not in TIERS or tier == "conditional":
         offered = ", ".join(t for t in TIERS if t != "conditional")
         raise ValueError(f"tier={tier!r}: expected one of {offered}")
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence={confidence}: expected a number between 0 and 1, such as 0.95")
+    check_confidence(confidence)
+    check_count("M", M), check_count("K", K)
+    check_positions(positions)
     target = targets.load(model, data, loss, batch_size=batch_size, length=length)
     names = [name for name, _ in target.model.named_modules() if name]
     if list_:
@@ -67,13 +71,14 @@ def measure(
         raise ValueError(
             "--loss is missing: expected classification, causal_lm, regression or python:MODULE:FUNCTION"
         )
+    resolve(target.model, at)
     each = confidence if per_module else 1 - (1 - confidence) / len(at)
     if device is not None:
-        target.model.to(device)
+        target.model.to(check_device(device))
     moments = _sweep(collect, target, at, positions, max_units, device)
     unit, chosen = target.unit, cast(Tier, tier)
     certificates = {
-        name: certificate(m, M=M, K=K, confidence=each, tier=chosen, bound=bound, unit=unit, module=name)
+        name: certificate(m, M=M, K=K, confidence=each, tier=chosen, bound=bound, unit=unit)
         for name, m in moments.items()
     }
     saved = _save(moments, save)
@@ -125,7 +130,8 @@ def _sweep(
         def progress(done: int, total: int | None) -> None:
             nonlocal seen
             if seen == 0:
-                bars.start(total or 0, "Measuring gradients")
+                expected = [n for n in (total, max_units) if n is not None]
+                bars.start(min(expected, default=0), "Measuring gradients")
             bars.advance(done - seen)
             seen = done
 

@@ -33,6 +33,11 @@ class Batches:
     size: int
     make: Callable[..., Any]
 
+    @property
+    def dataset(self) -> Any:
+        """The examples, so that a sweep knows how many there are."""
+        return self.arrays[0]
+
     def __len__(self) -> int:
         return -(-len(self.arrays[0]) // self.size)
 
@@ -133,15 +138,16 @@ def _hugging_face(path: str) -> tuple[Any, Any]:
         raise ImportError("hf: needs transformers: pip install 'gradient-alignment[validation]'") from error
     local = Path(path).exists()
     try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(path, local_files_only=local)
-    except OSError as error:
-        place = "" if local else " (not a folder here, and the hub could not give it)"
+        # Never the network: an unreachable hub costs half a minute of retries before anything is said.
+        model = transformers.AutoModelForCausalLM.from_pretrained(path, local_files_only=True)
+    except (OSError, ValueError) as error:
+        place = "" if local else f"; neither a folder nor in the hub's cache: run `hf download {path}` once"
         raise ValueError(f"--model=hf:{path}: no causal language model there{place}") from error
     files = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
     if local and not any((Path(path) / f).exists() for f in files):
         return model.eval(), None  # transformers would make up an empty tokenizer
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(path, local_files_only=local)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(path, local_files_only=True)
     except (OSError, ValueError, KeyError):
         tokenizer = None
     return model.eval(), tokenizer
