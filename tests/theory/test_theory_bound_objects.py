@@ -133,8 +133,9 @@ class TestOptions:
         assert mine.inputs is TwoLawMoments
         with pytest.raises(TypeError, match=r"other: inputs=.*expected TwoLawMoments"):
             mine(m, 2, 3)
-        with pytest.raises(ValueError, match="K=0"):
-            bound(lambda m, M, K: 1, K=0)
+        for name in ("M", "K"):
+            with pytest.raises(ValueError, match=rf"^{name}=0: expected a number >= 1"):
+                bound(lambda m, M, K: 1, **{name: 0})
 
     def test_callable_without_a_name(self) -> None:
         B = bound(functools.partial(lambda c, m, M, K: c * m.t, F(3)))
@@ -312,6 +313,24 @@ class TestFromSympy:
             assert B(m, 1, 2) == pytest.approx(exact)
             assert type(B(m, 1, 2)) is (F if isinstance(exact, F) else float)
             assert np.broadcast_to(B(arrays, 1, 2), 2).tolist() == pytest.approx(array)
+
+    def test_tensors(self) -> None:
+        torch = pytest.importorskip("torch")
+        import sympy
+
+        a, t, n = sympy.symbols("a t n_eff")
+        tensors = Moments(9.0, torch.tensor([1.0, 4.0], dtype=torch.float64), torch.tensor([2.0, 3.0]))
+        for expression, expected in (
+            (sympy.Max(a, t) + n, [2 + 6 / 6, 4 + 6 / 6]),
+            (sympy.Min(a, t), [1.0, 3.0]),
+            (
+                sympy.exp(-a) + sympy.sqrt(t) + sympy.log(t),
+                [math.exp(-x) + math.sqrt(y) + math.log(y) for x, y in ((1, 2), (4, 3))],
+            ),
+        ):
+            value = bound(expression)(tensors, 2, 3)
+            assert value.dtype == torch.float64
+            assert value.tolist() == pytest.approx(expected, rel=1e-12)
 
     def test_poles(self) -> None:
         import sympy
@@ -528,6 +547,13 @@ class TestFormulas:
         for bad in (0, -1, F(0), True):
             with pytest.raises(ValueError, match=f"^b={re.escape(repr(bad))}"):
                 B_regrouped(bad)
+
+    def test_regrouping_says_what_it_needs(self) -> None:
+        B = B_regrouped(F(5, 2))
+        assert B.assumptions == B_exact.assumptions
+        assert (B.status, B.direction, B.inputs, B.domain) == ("proved", "upper", Moments, B_exact.domain)
+        assert "d_par/d_2" in B.tightness
+        assert "regrouping" in B.source
 
     def test_chebyshev_and_two_laws(self) -> None:
         assert B_chebyshev(m, 3, 4) == m.variance(3, 4) / 4

@@ -410,6 +410,12 @@ class TestLugannaniRice:
             error = abs(math.expm1(lugannani_rice_log_probability(m, s, 3, 8, t) - exact))
             assert 1e-4 < error < 0.15
 
+    @pytest.mark.parametrize(("M", "K"), [(1, 1000), (1000, 1)])
+    def test_unequal_sample_sizes(self, M: int, K: int) -> None:
+        m, s = 2.0 / I12[:5], 1 / I12[:5]
+        exact = gaussian_log_probability(m, s, M, K)
+        assert abs(math.expm1(lugannani_rice_log_probability(m, s, M, K) - exact)) < 0.05
+
     def test_far_tail_does_not_underflow(self) -> None:
         value = lugannani_rice_log_probability([100.0], [1.0], 1, 1)
         assert value == pytest.approx(-5004.83, abs=0.2)
