@@ -397,7 +397,9 @@ class TestRecords:
             ConditionalMoments(F(3, 5), F(16, 25) + tiny, 1)
         with pytest.raises(ValueError, match="Pearson"):
             StatisticMoments(1, 1, 2, 5 - tiny)
-        with pytest.raises(ValueError, match=r"a\^2 <= m2\^2 t"):
+        with pytest.raises(
+            ValueError, match=r"^Moments\(m2=Fraction\(2, 1\), a=.*, t=.*\): expected a\^2 <= m2\^2 t"
+        ):
             Moments(F(2), F(1) + tiny, F(1, 4))
         with pytest.raises(ValueError, match=r"variance \+ mean\^2 <= radius\^2"):
             ConditionalMoments(0.6, 0.64 + 1e-7, 1.0)
@@ -419,6 +421,8 @@ class TestRecords:
         sympy = pytest.importorskip("sympy")
         x = sympy.Symbol("x")
         assert Moments(-x, x, 1).m2 == -x
+        assert Moments(x, 1, F(1, 2)).t == sympy.Rational(1, 2)
+        assert isinstance(Moments(x, 1, F(1, 2)).t, sympy.Rational)
         assert ConditionalMoments(x, 1, 0).radius == 0
         assert StatisticMoments(x, 1, 1, 0).fourth == 0
         assert SubGaussianMoments(x, 0, 0).proxy == 0
@@ -485,6 +489,9 @@ class TestRecords:
         assert Moments.from_arrays([1, 2], [3, 4]) == Moments(5.0, 19.0, 25.0)
         full = Moments.from_arrays([1, 2], [[3, 1], [1, 4]])
         assert (full.m2, full.a, full.t) == (5.0, 23.0, 27.0)
+        assert Moments.from_arrays([1.0], [[0.0]]) == Moments(1.0, 0.0, 0.0)
+        large = np.array([10**10])  # as integers the products would overflow
+        assert Moments.from_arrays(large, large) == Moments(1e20, 1e30, 1e20)
         single = Moments.from_arrays(torch.tensor([1.0, 2.0]), torch.tensor([[3.0, 1.0], [1.0, 4.0]]))
         assert (single.m2, single.a, single.t) == (5.0, 23.0, 27.0)
         assert type(single.a) is float
