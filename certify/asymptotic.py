@@ -170,7 +170,7 @@ def mover(r: Replicated, k: Combination, alpha: float) -> tuple[float, float]:
     p, q = x_low * (2 * x - x_low), e_high * (2 * e - e_high)
     root = x * e + math.sqrt(max((x * e) ** 2 - p * q, 0.0))
     low = p / root if root > 0 else 0.0
-    return max(low, 0.0) ** 2, high**2
+    return min(max(low, 0.0), high) ** 2, high**2  # equal up to rounding where e is known well
 
 
 def fieller(r: Replicated, k: Combination, alpha: float) -> tuple[float, float]:

@@ -7,6 +7,7 @@ Links name the report that the kind was taken from.
 from __future__ import annotations
 
 import datetime
+import json
 
 import capture_models as nets
 import numpy as np
@@ -16,10 +17,12 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from certify.certification import certificate
 from certify.errors import CaptureError, DependenceError
 from certify.estimators import estimate
 from certify.hooks import capture
 from certify.losses import causal_lm, classification
+from certify.moments import GradientMoments
 from certify.sweep import collect, gradients
 
 
@@ -278,6 +281,53 @@ def test_tiny_and_huge_gradients(scale):
     scaled = estimate(collect(model, loss(scale), [x], at="0")["0"])
     assert scaled.d_par == pytest.approx(plain.d_par, rel=1e-4)
     assert scaled.d_2 == pytest.approx(plain.d_2, rel=1e-4)
+
+
+def test_zero_initialised_blocks_need_one_factor_that_is_not_zero():
+    """github.com/Guitaricet/relora/issues/18: with two zero factors the gradient stays zero forever."""
+    model, z = nets.build(nets.mlp), nets.randn(6, 5)
+    y = nets.randint(3, 6)
+    captured = gradients(model, classification, [(z, y)], at="0")["0"]
+    for first, dead in ((0.0, True), (1.0, False)):
+        inner = first * nets.randn(8, 8)
+        last = torch.zeros(8, 8, requires_grad=True)
+
+        def block(module, args, output, inner=inner, last=last):
+            return output + output.detach() @ inner @ last
+
+        with model[0].register_forward_hook(block):
+            F.cross_entropy(model(z), y).backward()
+        hidden = model[0](z).detach() @ inner
+        # the gradient of the zeroed last layer is that of the captured output, times what enters the layer
+        expected = hidden.T @ torch.as_tensor(captured) / len(z)
+        assert nets.relative_error(last.grad, expected) < 1e-5 or dead
+        assert bool(last.grad.abs().max() == 0) is dead
+
+
+def test_more_numbers_than_quantile_functions_take():
+    """github.com/pytorch/pytorch/issues/64947: torch.quantile refuses inputs of more than 2^24 entries."""
+    rows = np.ones((1 << 19, 33), dtype=np.float32)
+    rows[::2] = 0.5
+    assert rows.size > 1 << 24
+    e = estimate(GradientMoments.from_array(rows, copy=False), correct=False)
+    assert (e.m2, e.tr_sigma) == pytest.approx((33 * 0.75**2, 33 / 16), rel=1e-5)
+    assert min(e.m2_squared, e.mu_sigma_mu) > 0
+
+
+def test_nothing_that_json_cannot_say(batch):
+    """A certificate of anything is valid JSON: nulls for what does not exist, never NaN."""
+    model = nets.build(nets.mlp).double()
+    moments = collect(model, classification, [batch], at="0")["0"]
+    cases = [
+        certificate(moments, M=2, K=2),
+        certificate(np.ones((20, 3)), M=2, K=2),
+        certificate(np.zeros((20, 3)), M=2, K=2),
+        certificate(np.eye(20), M=2, K=2, tier="replicates"),
+        certificate(np.zeros((20, 3)), M=2, K=2, tier="plug-in"),
+    ]
+    for c in cases:
+        json.loads(c.to_json(), parse_constant=lambda text: pytest.fail(f"{text} in JSON"))
+        assert type(c).from_json(c.to_json()) == c
 
 
 # --- checkpointing, compilation, wrappers ----------------------------------------------------------------
