@@ -89,6 +89,9 @@ B_conditional_hoeffding = Bound(
 """P(T <= 0 | mu_M) <= exp(-K mean^2 / (2 radius^2))."""
 
 
+_ROUNDING = 1e-14
+
+
 def _fourth(x: StatisticMoments, M: Any, K: Any) -> Any:
     s, V, c3, c4 = x.mean, x.variance, x.third, x.fourth
     kind = kind_of((s, V, c3, c4))
@@ -96,7 +99,10 @@ def _fourth(x: StatisticMoments, M: Any, K: Any) -> Any:
     lift = s * s * V + s * c3 - V * V
     if kind == "exact":
         gap, lift = max(gap, 0 * gap), max(lift, 0 * lift)
-    elif kind in ("float", "array"):  # rounding may turn the 0 of a two-point law into a tiny negative number
+    elif kind in ("float", "array"):
+        # For a law on {0, c} both are 0, and rounding must not turn Cantelli's value into 0: round outwards.
+        gap = gap + _ROUNDING * (V * c4 + c3 * c3 + V * V * V)
+        lift = lift - _ROUNDING * (s * s * V + abs(s * c3) + V * V)
         gap, lift = (gap + abs(gap)) / 2, (lift + abs(lift)) / 2
     cantelli = ratio(V, V + s * s, at_zero=1)
     sharper = ratio(V * gap, gap * (V + s * s) + lift * lift, at_zero=0)

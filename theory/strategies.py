@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from theory.formula import Assumption, Bound
 from theory.formula import bound as make_bound
 from theory.laws import FiniteLaw, GaussianLaw, StudentTLaw
-from theory.worst_case import Refuted, WorstCase, decide, falsify
+from theory.worst_case import Refuted, WorstCase, decide, falsify, refutation
 
 __all__ = [
     "BoundViolation",
@@ -44,6 +44,14 @@ __all__ = [
 
 # Weights are integers: mostly small ones, sometimes over orders of magnitude (rare far atoms break bounds).
 _SPREAD = (1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 500, 1000)
+
+
+# One choice each, so that hypothesis shrinks to them where they do: shorter counts as simpler.
+_SIMPLE = (
+    *(FiniteLaw([0, 1], [Fraction(n - 1, n), Fraction(1, n)]) for n in (2, 3, 10)),
+    FiniteLaw([0, 1], ["1/10", "9/10"]),
+    FiniteLaw([1, -1], ["9/10", "1/10"]),
+)
 
 
 class BoundViolation(AssertionError):
@@ -120,6 +128,11 @@ def finite_laws(
     """
     _limits(min_atoms, max_atoms, "atoms", 1)
     _limits(min_dimension, max_dimension, "dimension", 1)
+    if (2 * max_atom + 1) ** min_dimension < max_atoms:
+        raise ValueError(
+            f"max_atom={max_atom}, max_atoms={max_atoms}: expected that many different points in dimension "
+            f"{min_dimension}; raise max_atom"
+        )
     d = draw(st.integers(min_dimension, max_dimension))
     s = draw(st.integers(min_atoms, max_atoms))
     coordinate = st.integers(-max_atom, max_atom)
@@ -257,13 +270,15 @@ def psd(
     if spectrum is None:
         _limits(min_dimension, max_dimension, "dimension", 1)
         d = draw(st.integers(min_dimension, max_dimension))
+        if not 1 <= max_condition < math.inf:
+            raise ValueError(f"max_condition={max_condition!r}: expected a finite number >= 1")
         reach = math.log10(max_condition)
         values = 10.0 ** np.array(draw(st.lists(st.floats(-reach, 0.0), min_size=d, max_size=d)))
         values[d - draw(st.integers(0, d)) :] = 0.0
     else:
         values = np.asarray(spectrum, dtype=np.float64)
-        if values.ndim != 1 or not np.all(values >= 0):
-            raise ValueError(f"spectrum={spectrum!r}: expected a sequence of eigenvalues >= 0")
+        if values.ndim != 1 or not values.size or not np.all((values >= 0) & np.isfinite(values)):
+            raise ValueError(f"spectrum={spectrum!r}: expected a sequence of eigenvalues >= 0, all finite")
         d = len(values)
     rotations = draw(st.integers(0, 2**16))
     basis = np.eye(d)
@@ -296,6 +311,8 @@ def gaussians(
     """
     _limits(min_dimension, max_dimension, "dimension", 1)
     d = draw(st.integers(min_dimension, max_dimension))
+    if not 0 <= max_signal < math.inf:
+        raise ValueError(f"max_signal={max_signal!r}: expected a finite number >= 0")
     mu = draw(st.lists(st.floats(-max_signal, max_signal, allow_subnormal=False), min_size=d, max_size=d))
     values = 10.0 ** np.array(draw(st.lists(st.integers(-4, 4), min_size=d, max_size=d)))
     values[d - draw(st.integers(0, d)) :] = 0.0
@@ -387,7 +404,7 @@ def scenarios(
     """A law with exactly known moments, and sample sizes; families that attain Cantelli's bound are mixed in.
 
     Can generate: everything ``finite_laws``, ``sparse_laws``, ``correlated``, ``rank_deficient`` and
-    ``weak_signals`` can.  Cannot generate: M or K above ``max_size``.
+    ``weak_signals`` can.  Cannot generate: M or K above ``max_size``.  Shrinks to the fair coin {0, 1}.
 
     Parameters
     ----------
@@ -408,6 +425,7 @@ def scenarios(
         M, K = draw(_claimed_sizes(bound, min_size, max_size))
     law = draw(
         st.one_of(
+            st.sampled_from(_SIMPLE),
             _break_candidates((M, K)),
             finite_laws(max_atoms=max_atoms, max_dimension=max_dimension),
             sparse_laws(max_dimension=max_dimension),
@@ -475,7 +493,7 @@ def check(bound: Any, scenario: Scenario) -> WorstCase | None:
     if hypothesis.currently_in_test_context() and math.isfinite(case.ratio):
         hypothesis.target(case.ratio, label="P/B")
     if case.ratio > 1:
-        refuted = Refuted(case.law, case.M, case.K, case.P, case.B, bound.name)
+        refuted = refutation(bound, case)
         raise BoundViolation(f"{refuted}\n@example({scenario!r})", case)
     return case
 

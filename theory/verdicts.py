@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from theory.cone import Dominance
 
 
-_TAKEN = ("FiniteLaw", "Moments", "exact", "laws", "P", "law", "exp", "array")  # names in the snippets
+_TAKEN = ("FiniteLaw", "Moments", "exact", "laws", "P", "law", "exp", "map", "float")  # names in the snippets
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,8 @@ class Refuted:
         exceeds it by more than 1e-9 relative).
     name
         Name of the bound.
+    floats
+        Whether its formula takes floats only.
 
     Examples
     --------
@@ -121,6 +123,7 @@ class Refuted:
     P: Any
     B: Any
     name: str = "bound"
+    floats: bool = False
 
     verdict = "refuted"
 
@@ -129,16 +132,17 @@ class Refuted:
         """Two lines that check the counterexample, given the bound under its name."""
         usable = self.name.isidentifier() and not keyword.iskeyword(self.name)
         name = self.name if usable and self.name not in _TAKEN else "bound"
-        if not isinstance(self.law, FiniteLaw):
+        moments = "Moments(*map(float, law.scalars()))" if self.floats else "Moments.from_law(law)"
+        value = f"{name}({moments}, {self.M}, {self.K})"
+        if not isinstance(self.law, FiniteLaw):  # lists, since arrays print eight digits only
             return (
-                "from math import exp; from numpy import array; from theory import Moments, exact, laws\n"
-                f"law = laws.{self.law!r}; assert exp(exact.gaussian_log_probability(law.mu, law.Sigma, "
-                f"{self.M}, {self.K})) > {name}(Moments.from_law(law), {self.M}, {self.K})"
+                "from math import exp; from theory import Moments, exact, laws\n"
+                f"law = laws.GaussianLaw({self.law.mu.tolist()}, {self.law.Sigma.tolist()}); assert "
+                f"exp(exact.gaussian_log_probability(law.mu, law.Sigma, {self.M}, {self.K})) > {value}"
             )
         return (
             "from theory import FiniteLaw, Moments, exact; P = exact.finite_support_probability\n"
-            f"law = {self.law!r}; assert P(law, {self.M}, {self.K}) > "
-            f"{name}(Moments.from_law(law), {self.M}, {self.K})"
+            f"law = {self.law!r}; assert P(law, {self.M}, {self.K}) > {value}"
         )
 
     def __str__(self) -> str:

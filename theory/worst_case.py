@@ -209,7 +209,17 @@ def falsify(
     if found is None:
         return Unrefuted(bound.name, hunt.coverage(), hunt.worst())
     small = shrink(bound, found)
-    return Refuted(small.law, small.M, small.K, small.P, small.B, bound.name)
+    return refutation(bound, small)
+
+
+def refutation(bound: Bound, case: WorstCase) -> Refuted:
+    """The verdict on a bound that this case violates; says whether its formula takes exact moments."""
+    try:
+        bound(Moments.from_law(case.law), case.M, case.K)
+        floats = False
+    except (TypeError, AttributeError):
+        floats = True
+    return Refuted(case.law, case.M, case.K, case.P, case.B, bound.name, floats)
 
 
 class _Hunt:
@@ -326,7 +336,7 @@ class _Hunt:
                 if worst is None or ratio > worst.ratio:
                     worst = WorstCase(law, M, K, P, B, ratio)
                 if ratio > 1 + 1e-6:  # far above the error of the inversion
-                    return Refuted(law, M, K, P, B, self.bound.name)
+                    return refutation(self.bound, WorstCase(law, M, K, P, B, ratio))
         return Unrefuted(self.bound.name, self.coverage(), worst)
 
     def worst(self) -> WorstCase | None:

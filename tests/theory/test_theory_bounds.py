@@ -459,3 +459,19 @@ def test_import_is_light():
     code = f"import sys, theory, theory.bounds; print(sorted({heavy} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+def test_fourth_moment_bound_is_not_lost_to_rounding():
+    """T on {0, c} attains Cantelli; in floats both 0 terms of the formula are rounding noise."""
+    rng = np.random.default_rng(3)
+    for p, c in zip(rng.uniform(1e-3, 0.999, 300), 10 ** rng.uniform(-3, 3, 300), strict=True):
+        q, top = F(p), F(c)
+        mean = q * top
+        central = [(-mean) ** k * (1 - q) + (top - mean) ** k * q for k in (2, 3, 4)]
+        exact = StatisticMoments(mean, *central)
+        assert B_fourth(exact, 1, 1) == 1 - q
+        for value in (
+            B_fourth(StatisticMoments(*map(float, (mean, *central))), 1, 1),
+            B_fourth(StatisticMoments(*(np.array([float(x)]) for x in (mean, *central))), 1, 1)[0],
+        ):
+            assert value >= (1 - p) * (1 - 1e-12)

@@ -386,3 +386,13 @@ def test_snippets_of_bounds_with_awkward_names():
     for name in ("P", "law", "lambda", "exact"):
         result = falsify(bound(without_the_one, name=name))
         exec(result.snippet, {"bound": bound(without_the_one)})
+
+
+def test_snippets_of_formulas_for_floats_and_of_long_spectra():
+    only_floats = bound(lambda m, M, K: np.exp(-m.d_align), name="only_floats")
+    exec(falsify(only_floats).snippet, {"only_floats": only_floats})
+    many = bound(lambda m, M, K: exp(-n_eff(M, K) * m.d_par / 2), assumes="Gaussian units", name="many")
+    result = falsify(many)
+    assert result.law.dimension > 20
+    assert len(result.snippet.splitlines()) == 2
+    exec(result.snippet, {"many": many})
