@@ -311,16 +311,45 @@ def deepest_simulated() -> Finding:
         for s in (0.2, 0.1, 0.05)
     ]
     fourth = all(math.isclose(b / a, 16, rel_tol=1e-9) for a, b in itertools.pairwise(need))
-    return lowest >= 0 and fourth, (
+    good = lowest >= 0 and fourth and _gains_within_limits(rng)
+    # What width must provide: at that d_align the certificate is exactly delta.
+    d_align = F(expansion.required_d_align(100, 70, 0.05))
+    good &= math.isclose(B_align(Moments(1, 1, 1 / d_align), 100, 70), 0.05)
+    return good, (
         f"20000 steps at zero signal in convex risks: smallest change {lowest:.2e} >= 0; "
-        "halving the signal costs 16 times the data"
+        "halving the signal costs 16 times the data; 300 risks: best gain within the limits"
     )
+
+
+def _gains_within_limits(rng: np.random.Generator) -> bool:
+    """Best gain of D x + c x^2/2 on [-r, r], c in [-kappa, beta], against both limits, which are attained."""
+    closest = [math.inf, math.inf]
+    for _ in range(300):
+        s, r, kappa, beta = rng.uniform(0.1, 2, 4)
+        regime = expansion.deepest_regime(
+            s, radius=r, curvature=beta, concavity=kappa, eps_scale=1.0, delta=0.05
+        )
+        for c in (-kappa, rng.uniform(-kappa, beta), beta):
+            x = np.append(np.linspace(-r, r, 401), np.clip(s / abs(c), -r, r))
+            best = float((s * x - c * x**2 / 2).max())
+            room = regime.gain_limit - best, best - regime.guaranteed_gain
+            closest = [min(pair) for pair in zip(closest, room, strict=True)]
+    return all(abs(x) < 1e-9 for x in closest)
 
 
 def power_law_derived() -> Finding:
     law, contrast = expansion.derive_power_law(), expansion.derive_exponential_decay()
     p = sp.Symbol("p", positive=True)
     good = sp.simplify(law.exponent - (1 - 2 * p)) == 0 and contrast.exponent == -sp.oo
+    values = {"L": 20, "c": 0.7, "p": 0.9, "g": 1.3, "r": 0.05}
+    low, high, geometric = (
+        float(e.subs({s: values[str(s)] for s in e.free_symbols}))
+        for e in (law.lower, law.upper, contrast.lower)
+    )
+    good &= low <= expansion.remaining_gain(20, c=0.7, p=0.9, gain=1.3) <= high
+    good &= math.isclose(geometric, sum(1.3 * (0.7 * math.exp(-0.05 * k)) ** 2 for k in range(21, 2000)))
+    depth = expansion.certified_depth(1e6, c=0.7, p=0.9, gain=1.3, eps_scale=0.02)
+    good &= math.isclose(1.3 * (0.7 * depth**-0.9) ** 2 / 2, 2 * 0.02 / 1e3)  # where route A stops certifying
     return (
         good,
         f"signal c l^-p: {law.lower} <= remaining gain <= {law.upper}; exponential decay: no power law",
