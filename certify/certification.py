@@ -16,6 +16,7 @@ from certify.intervals import ConfidenceInterval, check_confidence, check_count
 Tier = Literal["plug-in", "asymptotic", "bounded", "replicates", "conditional"]
 TIERS: tuple[str, ...] = ("plug-in", "asymptotic", "bounded", "replicates", "conditional")
 SCHEMA = 1
+SERIAL_LIMIT = 5.0  # standard deviations
 
 
 @dataclass(frozen=True)
@@ -283,7 +284,6 @@ def certificate(
     'signal not detected'
     """
     from certify.moments import GradientMoments
-    from certify.replication import copies
     from certify.tiers import IID, RUN, Request
 
     if tier not in TIERS:
@@ -318,17 +318,14 @@ def certificate(
     )
     found = RUN[tier](given, ask)
     notes = found.notes
-    repeated = copies(given) + (0 if second is None else copies(second))
-    if repeated:
-        doubt = f"{repeated} units are exact copies of others"
+    doubts = _doubts([m for m in (given, second) if m is not None])
+    if doubts:
+        detail = "; ".join(doubts)
         assumptions = tuple(
-            dataclasses.replace(a, detail=doubt) if a == IID else a for a in found.assumptions
+            dataclasses.replace(a, detail=detail) if a == IID else a for a in found.assumptions
         )
         found = dataclasses.replace(found, assumptions=assumptions)
-        notes += (
-            f"{doubt}: if a sampler repeats examples to fill a batch, drop them by index; copies are not "
-            "independent",
-        )
+        notes += tuple(f"{doubt}: {remedy}" for doubt, remedy in doubts.items())
     return Certificate(
         M=ask.M,
         K=ask.K,
@@ -358,6 +355,25 @@ def _check_second(given: Any, second: Any, tier: str) -> None:
         one, two = given.metadata.get(key), second.metadata.get(key)
         if one != two and None not in (one, two):
             raise ValueError(f"{key}={one!r} and {two!r} of test: expected gradients at the same place")
+
+
+def _doubts(samples: list[Any]) -> dict[str, str]:
+    """Signs that units are not independent, each with what to do about it."""
+    from certify.replication import copies, serial_dependence
+
+    found = {}
+    repeated = sum(copies(m) for m in samples)
+    if repeated:
+        found[f"{repeated} units are exact copies of others"] = (
+            "if a sampler repeats examples to fill a batch, drop them by index; copies are not independent"
+        )
+    z = max(serial_dependence(m) for m in samples)
+    if z > SERIAL_LIMIT:
+        found[f"consecutive units are alike (z = {z:.1f})"] = (
+            "harmless if the rows are merely sorted; units that share a source (tokens, frames, "
+            "augmentations, pages) are not independent: average them with unit= first"
+        )
+    return found
 
 
 def _positive(name: str, value: float | None) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from certify.asymptotic import Replicated
 from certify.estimators import NO_SPREAD
 from certify.moments import LEAST_GROUPS, GradientMoments
-from certify.resampling import leave_group_out, leave_one_out, rescaled, weighted_statistics
+from certify.resampling import centred_rows, leave_group_out, leave_one_out, rescaled, weighted_statistics
 from certify.ustatistics import Statistics, statistics_from_sums
 
 Float = NDArray[np.float64]
@@ -86,6 +87,28 @@ def copies(moments: GradientMoments) -> int:
                 repeated += key in seen
                 seen.add(key)
     return repeated
+
+
+def serial_dependence(moments: GradientMoments) -> float:
+    """Self-normalised sum of the dot products of consecutive centred units; about standard normal if iid.
+
+    Large for units that share a source with their neighbours (tokens, frames, augmentations), and for rows
+    that are merely sorted.
+    """
+    if moments.rows is None or moments.n < 20:
+        return 0.0
+    c = np.ldexp(moments.mean, -moments.exponent)
+    total = squares = 0.0
+    last: Float | None = None
+    for x in centred_rows(moments, c):
+        joined = x if last is None else np.concatenate([last, x])
+        products = np.einsum("ij,ij->i", joined[:-1], joined[1:])
+        total, squares, last = (
+            total + float(products.sum()),
+            squares + float(products @ products),
+            x[-1:].copy(),
+        )
+    return total / math.sqrt(squares) if squares > 0 else 0.0
 
 
 def resampled(moments: GradientMoments, resamples: int, rng: np.random.Generator | int) -> Float:

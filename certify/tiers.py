@@ -214,8 +214,18 @@ def asymptotic_tier(moments: GradientMoments, ask: Request) -> Outcome:
             interval(signal, m2_low * abs(m2_low), m2_high * abs(m2_high)),
             interval(signal, one_sided * abs(one_sided), math.inf, "greater"),
         ),
-        (*assumptions, _tails(r, ask), _signal(detected, about)),
-        (f"the level holds approximately for large n; n = {n} here", *notes, *_no_spread(a, t, s)),
+        (*assumptions, _tails(r, ask), _large(n, ask.alpha), _signal(detected, about)),
+        (*notes, *_no_spread(a, t, s)),
+    )
+
+
+def _large(n: int, alpha: float) -> AssumptionStatus:
+    """What no spread can tell: a part of the law that the sample happened to miss."""
+    rare = 100 * -math.expm1(math.log(alpha) / n)
+    return AssumptionStatus(
+        "n large enough for the approximation",
+        "declared",
+        f"a part of the law rarer than {rare:.2g} % may be missing from {n} units altogether",
     )
 
 

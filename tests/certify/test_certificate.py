@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from certify.estimators import estimate
 from certify.family import certificates, decide, p_value
 from certify.finite_sample import replicate_signs
 from certify.moments import GradientMoments
+from certify.replication import serial_dependence
 from certify.sequential import certify_until
 from theory.bounds import B_align, B_exact
 from theory.laws import GaussianLaw, coin
@@ -182,6 +184,25 @@ def test_copies_of_units_are_pointed_out(noise):
     padded = np.concatenate([noise, noise[:7], np.zeros((5, 20))])
     assert any("7 units are exact copies" in note for note in certificate(padded, M=4, K=4).notes)
     assert not any("copies" in note for note in certificate(noise, M=4, K=4).notes)
+
+
+def test_units_that_share_a_source_with_their_neighbours_are_pointed_out(Q):
+    rng = np.random.default_rng(11)
+    frames = np.repeat(rng.standard_normal((50, 16)), 8, axis=0) + rng.standard_normal((400, 16))
+    doubt = r"consecutive units are alike \(z = 1\d\.\d\)"
+    c = certificate(0.3 + frames, M=8, K=8)
+    assert re.search(doubt, c.statement)
+    assert re.search(doubt + ": harmless if the rows are merely sorted; .* average them with unit=", str(c))
+    assert "alike" not in str(certificate(0.3 + rng.permutation(frames), M=8, K=8))
+    assert "alike" not in str(certificate(Q, M=8, K=8))
+    # heavy tails and skewness raise no alarm: 5 standard deviations are beyond 1 in a million
+    skewed = (rng.lognormal(0, 2, (100, 1)) * np.ones(3) for _ in range(300))
+    assert max(serial_dependence(GradientMoments.from_array(x)) for x in skewed) < 4
+
+
+def test_what_a_small_sample_may_have_missed_is_said(Q):
+    # P(a part of probability p is missing from 20 units) = (1 - p)^20, 5 % at p = 14 %
+    assert "rarer than 14 % may be missing from 20 units" in certificate(Q[:20], M=8, K=8).statement
 
 
 def test_metadata_travels(Q):
