@@ -106,6 +106,8 @@ def _everywhere(
 ) -> Finding:
     cases = [(law, M, K) for law in laws for M, K in SIZES]
     bad = [c for c in cases if not holds(*c)]
+    if not cases:
+        return False, f"{what}: nothing to check"
     if bad:
         law, M, K = bad[0]
         return False, f"{what} fails at {law!r}, M={M}, K={K} ({len(bad)} of {len(cases)} cases)"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import math
 from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from theory import checks, claims
+from theory import checks, checks_expansion, claims
 from theory.__main__ import main
+from theory._enumeration import _count_space
 from theory.bounds import B_exact
 from theory.claims import Claim
 from theory.ledger import LEDGER
@@ -80,6 +84,51 @@ def test_an_exception_is_a_disagreement_and_hides_nothing():
     assert [e.agrees for e in result.evidence] == [True, False, None]
     assert "planted" in result.evidence[1].text
     assert result.verdict == "fails"
+
+
+def test_a_numpy_false_is_a_failure_too(capsys, monkeypatch):
+    failing = Claim("failing", "", "", (("simulated", lambda: (np.float64(2) < 1, "")),), "networks")
+    assert claims.check(failing).verdict == "fails"
+    monkeypatch.setattr("theory.ledger.LEDGER", (failing,))
+    assert main(["--json"]) == 1
+    assert json.loads(capsys.readouterr().out)[0]["evidence"][0]["agrees"] is False
+
+
+def exponent_without_square(margin, K, *, loss_range=1.0, share=0.5):
+    return math.exp(-share * K * (margin / loss_range) ** 2 / 2)
+
+
+def hoeffding():
+    return checks_expansion._hoeffding_exact(), "part of route A and route B"
+
+
+def strict_ties(train, test, limit):
+    return _count_space(train, test, limit - 1)
+
+
+@pytest.mark.parametrize(
+    ("target", "planted", "check"),
+    [
+        ("theory.expansion.hoeffding_failure", exponent_without_square, hoeffding),
+        ("theory.expansion.uniform_gap", lambda R, n, delta: n**-0.5 / 9, hoeffding),
+        ("theory.expansion.pointwise_gap", lambda n, delta: n**-0.5 / 9, hoeffding),
+        ("theory.expansion.required_d_align", lambda M, K, delta: 0.5, checks_expansion.deepest_simulated),
+        ("theory.expansion.certified_depth", lambda M, **_: 99.0, checks_expansion.power_law_derived),
+        ("theory.expansion.remaining_gain", lambda L, **_: 99.0, checks_expansion.power_law_derived),
+        ("theory._gaussian.skewness", lambda M, K: 0.0, checks.cantelli_gaussian),
+        ("theory._enumeration._count_space", strict_ties, checks.n_eff_exact),
+        ("theory.bounds.n_eff", lambda M, K: Fraction(M * K, M + K), checks.n_eff_exact),
+    ],
+    ids=lambda item: item if isinstance(item, str) else "",
+)
+def test_planted_errors_are_noticed(monkeypatch, target, planted, check):
+    """Each of these was once wrong in a copy without any rung of the ledger noticing."""
+    assert check()[0]
+    module, name = target.rsplit(".", 1)
+    for owner in (module, "theory.checks", "theory.checks_expansion"):
+        if hasattr(importlib.import_module(owner), name):
+            monkeypatch.setattr(f"{owner}.{name}", planted)
+    assert not check()[0]
 
 
 def test_not_run_is_never_established():
