@@ -166,6 +166,11 @@ class Sizes:
         return f"{name} = {self.low}" if self.low == self.high else f"{self.low} <= {name} <= {self.high}"
 
 
+_REMEDY = (
+    "use exp, sqrt, log, minimum and maximum of theory.bounds, and no branches, for arrays and expressions"
+)
+
+
 @dataclass(frozen=True)
 class Bound:
     """An upper bound on P(T <= 0), T = mu_M^T g_K, as a function of (moments, M, K).
@@ -202,7 +207,8 @@ class Bound:
     Raises
     ------
     ValueError, TypeError
-        On calling it with M or K outside the domain, or with another record type.
+        On calling it with M or K outside the domain, with another record type, or with arrays or symbols that
+        the formula cannot take.
 
     Examples
     --------
@@ -251,7 +257,12 @@ class Bound:
             inputs = replace(inputs, **dict(zip(names, converted, strict=True)))
         if kind == "float":
             return float(self.formula(inputs, M, K))
-        return _with_generic_builtins(self.formula)(inputs, M, K)
+        try:
+            return _with_generic_builtins(self.formula)(inputs, M, K)
+        except Exception as error:
+            if not isinstance(error, TypeError | ValueError) and package(error) != "z3":
+                raise
+            raise TypeError(f"{self.name}: the formula works on numbers only ({error}); {_REMEDY}") from error
 
     def covers(self, M: int, K: int) -> bool:
         """Whether the bound is claimed for these sample sizes."""
@@ -317,10 +328,7 @@ class Bound:
         try:
             value = _with_generic_builtins(self.formula)(inputs, traced["M"], traced["K"])
         except (TypeError, AttributeError, ValueError) as error:
-            raise TypeError(
-                f"{self.name}: the formula works on numbers only ({error}); use exp, sqrt, log, minimum and "
-                "maximum of theory.bounds, and no branches, to get an expression"
-            ) from error
+            raise TypeError(f"{self.name}: the formula works on numbers only ({error}); {_REMEDY}") from error
         return value.expression if isinstance(value, Traced) else sympy.sympify(value)
 
     def latex(self) -> str:

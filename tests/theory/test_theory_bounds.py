@@ -475,3 +475,15 @@ def test_fourth_moment_bound_is_not_lost_to_rounding():
             B_fourth(StatisticMoments(*(np.array([float(x)]) for x in (mean, *central))), 1, 1)[0],
         ):
             assert value >= (1 - p) * (1 - 1e-12)
+
+
+def test_a_formula_with_branches_says_what_it_cannot_do():
+    branchy = bound(lambda m, M, K: F(1, 2) if m.a > m.t else 1, name="branchy")
+    assert branchy(Moments(1, 1, 1), 2, 3) == 1
+    z3 = pytest.importorskip("z3")
+    one = np.ones(2)
+    for moments in (Moments(one, one, one), Moments(*z3.Reals("m2 a t"))):
+        with pytest.raises(TypeError, match="branchy: the formula works on numbers only"):
+            branchy(moments, 2, 3)
+    with pytest.raises(TypeError, match="branchy: the formula works on numbers only"):
+        _ = branchy.expression
