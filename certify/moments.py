@@ -218,6 +218,9 @@ class GradientMoments:
         """Read a file written by `save`; several files are merged."""
         from certify.storage import load
 
+        paths = [Path(p).resolve() for p in (path, *more)]
+        if len(set(paths)) < len(paths):
+            raise ValueError(f"paths={[str(p) for p in (path, *more)]}: expected each file once")
         return merge([load(p) for p in (path, *more)])
 
 
@@ -255,7 +258,7 @@ def merge(parts: Sequence[GradientMoments]) -> GradientMoments:
     Raises
     ------
     ValueError
-        If there are none, or they differ in d, in unit, positions or module, or in their sketches.
+        If there are none or the same twice, or they differ in d, unit, positions, module or sketches.
 
     Examples
     --------
@@ -272,6 +275,8 @@ def merge(parts: Sequence[GradientMoments]) -> GradientMoments:
                 f"d={part.d}: expected d={d} as in the other moments; only gradients at the same place of "
                 "the same network can be merged"
             )
+    if len({id(part) for part in parts if part.n}) < sum(part.n > 0 for part in parts):
+        raise ValueError("parts hold the same moments twice: expected samples of different units")
     metadata = merged_metadata([part.metadata for part in parts])
     if len(parts) == 1:
         return replace(parts[0], metadata=metadata)

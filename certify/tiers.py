@@ -31,6 +31,7 @@ TWO_LAWS = (
     "t for tr Sigma_1 Sigma_2, with which Var T and the bounds read as for one law"
 )
 UNIT_SHARE = 0.5
+NOTHING = Quantity(None)
 
 
 @dataclass(frozen=True)
@@ -62,13 +63,13 @@ class Outcome:
     method: str
     detected: bool | None
     misalignment: Quantity
-    B_exact: Quantity
-    B_align: Quantity
-    d_par: Quantity
-    d_2: Quantity
-    d_align: Quantity
-    m2_squared: Quantity
-    assumptions: tuple[AssumptionStatus, ...]
+    B_exact: Quantity = NOTHING
+    B_align: Quantity = NOTHING
+    d_par: Quantity = NOTHING
+    d_2: Quantity = NOTHING
+    d_align: Quantity = NOTHING
+    m2_squared: Quantity = NOTHING
+    assumptions: tuple[AssumptionStatus, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -364,19 +365,7 @@ def _from_signs(
         clopper_pearson(events, trials, ask.confidence, unit=kind),
         clopper_pearson(events, trials, ask.confidence, "less", unit=kind),
     )
-    nothing = Quantity(None)
-    return Outcome(
-        f"{label}, {events} with T <= 0",
-        None,
-        quantity,
-        nothing,
-        nothing,
-        nothing,
-        nothing,
-        nothing,
-        nothing,
-        assumptions,
-    )
+    return Outcome(f"{label}, {events} with T <= 0", None, quantity, assumptions=assumptions)
 
 
 def conditional_tier(moments: GradientMoments, ask: Request) -> Outcome:
@@ -410,18 +399,11 @@ def conditional_tier(moments: GradientMoments, ask: Request) -> Outcome:
     limit = ConfidenceInterval(
         estimate, 0.0, probability(odds), ask.confidence, label, moments.n, ask.unit, needs, "less"
     )
-    nothing = Quantity(None)
     return Outcome(
         label,
         True if math.isfinite(odds) else None,
         Quantity(estimate, None, limit),
-        nothing,
-        nothing,
-        nothing,
-        nothing,
-        nothing,
-        nothing,
-        (
+        assumptions=(
             IID,
             FRESH,
             given,

@@ -314,6 +314,10 @@ def test_load_refuses_other_files(tmp_path) -> None:
     save_file({"a": np.zeros(2)}, tmp_path / "y", metadata={"moments": json.dumps({"format": "other"})})
     with pytest.raises(ValueError, match="format='other'"):
         GradientMoments.load(tmp_path / "y")
+    one = tmp_path / "one.safetensors"
+    GradientMoments.from_array(np.eye(4)).save(one)
+    with pytest.raises(ValueError, match="expected each file once"):
+        GradientMoments.load(one, tmp_path / "." / "one.safetensors")
 
 
 def test_bad_arrays_are_refused_with_their_place() -> None:
@@ -350,12 +354,17 @@ def test_bad_merges_and_options_are_refused() -> None:
         )
     with pytest.raises(ValueError, match="parts="):
         merge([])
+    with pytest.raises(ValueError, match="the same moments twice: expected samples of different units"):
+        one + one
     with pytest.raises(TypeError):
         one + 3
     with pytest.raises(ValueError, match="d=0"):
         MomentAccumulator(0)
-    with pytest.raises(ValueError, match="memory_budget=0"):
-        MomentAccumulator(3, memory_budget=0)
+    for budget in (0, "1GB", True, np.inf):
+        with pytest.raises(
+            ValueError, match=f"memory_budget={budget!r}: expected a positive number of bytes"
+        ):
+            MomentAccumulator(3, memory_budget=budget)
     with pytest.raises(ValueError, match="representation='gram'"):
         MomentAccumulator(3, representation="gram")
     with pytest.raises(ValueError, match="k=1"):
