@@ -16,7 +16,7 @@ from theory.dominance import Case, Dominance, Step
 from theory.formula import Assumption, Bound
 from theory.moments import Moments
 
-__all__ = ["Case", "Dominance", "Step", "prove_dominates_cantelli"]
+__all__ = ["prove_dominates_cantelli"]
 
 _LARGEST = 4_000  # operations in the expression; beyond that clearing denominators takes too long
 
