@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction as F
 from itertools import pairwise
 
 import mpmath
@@ -453,6 +454,13 @@ class TestArguments:
     def test_bad(self, f, arguments, error: type[Exception], message: str) -> None:
         with pytest.raises(error, match=message):
             f(*arguments)
+
+    def test_fractions_and_integers_are_numbers(self) -> None:
+        expected = gaussian_log_probability([0.5, 2.0], [1.0, 0.25], 2, 3)
+        assert gaussian_log_probability([F(1, 2), 2], [1, F(1, 4)], 2, 3) == expected
+        assert gaussian_log_probability([1, 2], [[2, 1], [1, 2]], 2, 3) == gaussian_log_probability(
+            [1.0, 2.0], [[2.0, 1.0], [1.0, 2.0]], 2, 3
+        )
 
     def test_bad_threshold(self) -> None:
         with pytest.raises(ValueError, match="threshold=nan, expected a finite number"):
