@@ -345,5 +345,16 @@ def linear_width_simulated() -> Finding:
 
 def n_eff_exact() -> Finding:
     ok = all(n_eff(M, K) == F(M * K, M + K + 1) for M, K in SIZES)
+    for law in LAWS:
+        m = Moments.from_law(law)
+        if not (m.m2 and m.a and m.t):
+            continue
+        d_par, d_2 = m.m2**2 / m.a, m.m2**2 / m.t
+        ok &= (m.d_par, m.d_2, m.d_align) == (d_par, d_2, min(d_par, d_2))
+        ok &= all(
+            B_align(m, M, K) == 1 / (1 + F(M * K, M + K + 1) * min(d_par, d_2))
+            and B_exact(m, M, K) == 1 / (1 + m.m2**2 / m.variance(M, K))
+            for M, K in SIZES
+        )
     below = below_exactly(B_align, "B_align")
-    return ok and below[0], below[1]
+    return ok and below[0], below[1] + "; d_par, d_2, d_align, n_eff and both bounds equal their definitions"

@@ -49,7 +49,8 @@ class Implication:
     Raises
     ------
     ValueError
-        If a side is not a polynomial with rational coefficients: multiply denominators out first.
+        If a side is not a polynomial with rational coefficients: multiply denominators out first; or if a
+        symbol carries assumptions, which the solver would not see.
 
     Examples
     --------
@@ -68,7 +69,19 @@ class Implication:
     source: str = ""
 
     def __post_init__(self) -> None:
+        names: dict[str, sp.Symbol] = {}
         for relation in (*self.hypotheses, self.conclusion):
+            for symbol in getattr(relation, "free_symbols", ()):
+                assumed = symbol.is_integer or symbol.is_rational or symbol.is_extended_nonnegative
+                if (
+                    assumed
+                    or symbol.is_extended_nonpositive
+                    or names.setdefault(symbol.name, symbol) != symbol
+                ):
+                    raise ValueError(
+                        f"{self.name}: symbol={symbol}: expected real symbols without further assumptions, "
+                        "one per name; write x >= 0 as a hypothesis (integers are not supported)"
+                    )
             if not isinstance(relation, (sp.core.relational.Relational,)):
                 raise ValueError(
                     f"{self.name}: relation={relation!r}: expected a sympy relation such as x >= y "
@@ -551,17 +564,24 @@ THEOREMS: tuple[Implication, ...] = (
 )
 """Published inequalities and ours, cleared of denominators; routes A and B: :mod:`theory.expansion`."""
 
+_CONE = (
+    _s > 0,
+    _a >= 0,
+    _t >= 0,
+    _a**2 <= _s**2 * _t,
+)  # outside it a counterexample is none: no law is there
+
 FALSE_VARIANTS: tuple[Implication, ...] = (
     Implication(
         "false-n_eff",
         "n_eff = M K/(M + K): (M+K) w >= (M+K) a + t",
-        (*_MOMENTS, *_SIZES, _w >= _a, _w >= _t),
+        (*_CONE, *_SIZES, _w >= _a, _w >= _t),
         (_M + _K) * _w >= _V(_M, _K),
     ),
     Implication(
         "false-max",
         "max(d_par, d_2) instead of min: only one of w >= a, w >= t is available",
-        (*_MOMENTS, *_SIZES, _w >= _a),
+        (*_CONE, *_SIZES, _w >= _a),
         (_M + _K + 1) * _w >= _V(_M, _K),
     ),
     Implication(

@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 import sympy as sp
 
-from theory import verify
+from theory import proofs, verify
 from theory.proofs import (
     FALSE_VARIANTS,
     THEOREMS,
@@ -103,3 +103,22 @@ def test_verifier_agrees_with_sympy():
     assert {(dict(m).get("x", 0), dict(m).get("y", 0)): c for m, c in parsed.items()} == {
         m: Fraction(int(c.p), int(c.q)) for m, c in expected.terms()
     }
+
+
+def test_hypotheses_of_the_theorems_are_not_contradictory():
+    """From a contradiction everything follows: a theorem with one would be proved and say nothing."""
+    from theory import expansion
+
+    impossible = sp.Symbol("impossible", real=True)
+    for theorem in (*proofs.THEOREMS, *expansion.theorems()[0]):
+        vacuous = proofs.Implication("vacuous", "", theorem.hypotheses, impossible >= 1)
+        assert isinstance(proofs.prove(vacuous), proofs.CounterModel), theorem.name
+
+
+def test_symbols_whose_assumptions_the_solver_would_not_see_are_refused():
+    y = sp.Symbol("y", real=True)
+    for symbol in (sp.Symbol("y"), sp.Symbol("n", integer=True), sp.Symbol("p", positive=True)):
+        with pytest.raises(
+            ValueError, match=r"expected real symbols without further assumptions, one per name"
+        ):
+            proofs.Implication("unseen", "", (), symbol * y - y * y >= 0)
