@@ -361,9 +361,7 @@ def test_bad_merges_and_options_are_refused() -> None:
     with pytest.raises(ValueError, match="d=0"):
         MomentAccumulator(0)
     for budget in (0, "1GB", True, np.inf):
-        with pytest.raises(
-            ValueError, match=f"memory_budget={budget!r}: expected a positive number of bytes"
-        ):
+        with pytest.raises(ValueError, match=f"memory_budget={budget!r}: expected a positive"):
             MomentAccumulator(3, memory_budget=budget)
     with pytest.raises(ValueError, match="representation='gram'"):
         MomentAccumulator(3, representation="gram")
