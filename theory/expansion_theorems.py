@@ -14,7 +14,7 @@ from typing import Any
 
 import sympy as sp
 
-from theory.proofs import Implication
+from theory.implication import Implication
 
 __all__ = ["FALSE_VARIANTS", "FORMULAS", "THEOREMS", "Formula"]
 
