@@ -32,7 +32,7 @@ def _number(value: float | None, nothing: str = "-") -> str:
 def _place(c: Certificate) -> str:
     parts = [f"module {c.module}" if c.module else "an unnamed module"]
     parts.append(f"positions {c.positions}" if c.positions else "positions as in the given rows")
-    parts.append(f"gradients in {c.dtype}" if c.dtype else "dtype unknown")
+    parts.append(f"in {c.dtype}" if c.dtype else "dtype unknown")
     return ", ".join(parts)
 
 
@@ -55,7 +55,7 @@ def _assumptions(c: Certificate) -> str:
 def _origin(c: Certificate) -> str:
     seed = "no seed" if c.seed is None else f"seed {c.seed}"
     made = ", ".join(f"{k} {v}" for k, v in c.versions.items())
-    return f"{_units(c)} of length {c.d}, {_place(c)}; {seed}; {made}"
+    return f"{_units(c)}, gradients of length {c.d}, {_place(c)}; {seed}; {made}"
 
 
 def _units(c: Certificate) -> str:
@@ -80,8 +80,6 @@ def statement(c: Certificate) -> str:
             f"With probability {about}{_percent(c.confidence)} over the draw of the estimation sample, the "
             f"probability over fresh {c.unit}s that {_event(c)} is at most {c.upper:.4g}."
         )
-        if c.upper == 0:
-            first += " The limit is 0 only because all units of the sample are equal."
         if c.d_align.limit is not None and c.d_align.limit.low > 0:
             align = _number(c.B_align.limit.high if c.B_align.limit else None)
             first += (
@@ -173,15 +171,15 @@ def _rows(c: Certificate) -> list[tuple[str, str, str, str]]:
                 limit = "at most 1 (vacuous)"
             if not less and q.limit.low <= 0:
                 limit = "no lower limit"
-        estimate = "" if name == "misalignment" and c.B_exact.estimate is not None else _number(q.estimate)
-        rows.append((_label(c, name), estimate, interval, limit))
+        rows.append((_label(c, name), _number(q.estimate, ""), interval, limit))
     return rows
 
 
 def plain(c: Certificate) -> str:
     """A few lines for a terminal."""
     where = f"{c.module or 'gradients'}, M = {c.M}, K = {c.K}, {_units(c)}"
-    lines = [f"{_STATES[c.state]}  ({where}; {_percent(c.confidence)}, {c.tier})"]
+    level = "" if c.state == "no confidence" else f"{_percent(c.confidence)}, "
+    lines = [f"{_STATES[c.state]}  ({where}; {level}{c.tier})"]
     lines += [f"  {name:<10}{value:>11}  {interval:<26}{limit}" for name, value, interval, limit in _rows(c)]
     lines += [f"  note: {note}" for note in c.notes]
     return "\n".join(line.rstrip() for line in lines)

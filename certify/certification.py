@@ -17,6 +17,8 @@ Tier = Literal["plug-in", "asymptotic", "bounded", "replicates", "conditional"]
 TIERS: tuple[str, ...] = ("plug-in", "asymptotic", "bounded", "replicates", "conditional")
 SCHEMA = 1
 SERIAL_LIMIT = 5.0  # standard deviations
+COPIES = 0.05
+"""Share of exact copies above which independence counts as contradicted by the data."""
 
 
 @dataclass(frozen=True)
@@ -318,11 +320,12 @@ def certificate(
     )
     found = RUN[tier](given, ask)
     notes = found.notes
-    doubts = _doubts([m for m in (given, second) if m is not None])
+    doubts, contradicted = _doubts([m for m in (given, second) if m is not None])
     if doubts:
-        detail = "; ".join(doubts)
+        status: Any = "violated" if contradicted else "declared"
         assumptions = tuple(
-            dataclasses.replace(a, detail=detail) if a == IID else a for a in found.assumptions
+            dataclasses.replace(a, status=status, detail="; ".join(doubts)) if a == IID else a
+            for a in found.assumptions
         )
         found = dataclasses.replace(found, assumptions=assumptions)
         notes += tuple(f"{doubt}: {remedy}" for doubt, remedy in doubts.items())
@@ -357,12 +360,15 @@ def _check_second(given: Any, second: Any, tier: str) -> None:
             raise ValueError(f"{key}={one!r} and {two!r} of test: expected gradients at the same place")
 
 
-def _doubts(samples: list[Any]) -> dict[str, str]:
-    """Signs that units are not independent, each with what to do about it."""
+def _doubts(samples: list[Any]) -> tuple[dict[str, str], bool]:
+    """Signs that units are not independent, each with what to do, and whether they contradict independence."""
     from certify.replication import copies, serial_dependence
 
     found = {}
     repeated = sum(copies(m) for m in samples)
+    total = sum(m.n for m in samples)
+    # Zero gradients repeat by themselves and all-equal units are judged elsewhere: both are not counted here.
+    contradicted = COPIES * total < repeated < total - 1
     if repeated:
         found[f"{repeated} units are exact copies of others"] = (
             "if a sampler repeats examples to fill a batch, drop them by index; copies are not independent"
@@ -373,7 +379,7 @@ def _doubts(samples: list[Any]) -> dict[str, str]:
             "harmless if the rows are merely sorted; units that share a source (tokens, frames, "
             "augmentations, pages) are not independent: average them with unit= first"
         )
-    return found
+    return found, contradicted
 
 
 def _positive(name: str, value: float | None) -> float | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from certify.certification import Certificate, certificate
-from certify.intervals import check_confidence
+from certify.intervals import check_confidence, check_probability
 
 LEAST_P = 1e-12
 
@@ -97,8 +97,7 @@ def p_value(moments: Any, target: float, *, M: int, K: int, **options: Any) -> f
     """
     from certify.moments import GradientMoments
 
-    if not 0 < target < 1:
-        raise ValueError(f"target={target!r}: expected a probability in (0, 1)")
+    check_probability("target", target)
     given = moments if isinstance(moments, GradientMoments) else GradientMoments.from_array(moments)
 
     def stated(log_alpha: float) -> bool:

@@ -135,6 +135,13 @@ def check_confidence(confidence: float) -> float:
     return float(confidence)
 
 
+def check_probability(name: str, value: Any, top: float = 1.0) -> float:
+    """Return ``value`` as a float if it lies strictly between 0 and ``top``, else raise ValueError."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value < top:
+        raise ValueError(f"{name}={value!r}: expected a probability in (0, {top:g})")
+    return float(value)
+
+
 def check_alternative(alternative: str) -> str:
     """Return ``alternative`` if it is one of scipy's three names, else raise ValueError."""
     if alternative not in _ALTERNATIVES:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -12,7 +13,7 @@ from scipy import special
 
 from certify.asymptotic import PARALLEL, TRACE, Combination, Replicated, inverse, separate
 from certify.estimators import estimate
-from certify.intervals import check_confidence, check_count
+from certify.intervals import check_confidence, check_count, check_probability
 from certify.moments import GradientMoments
 from certify.replication import replicated
 
@@ -110,8 +111,7 @@ def criterion_odds(target: float, bound: str) -> float:
     if bound not in BOUNDS:
         raise ValueError(f"bound={bound!r}: expected one of {', '.join(BOUNDS)}")
     top = 0.5 if bound == "gaussian" else 1.0
-    if not 0 < target < top:
-        raise ValueError(f"target={target!r}: expected a probability in (0, {top:g}) for bound={bound!r}")
+    check_probability(f"bound={bound!r}, target", target, top)
     return float(special.ndtri(target) ** -2) if bound == "gaussian" else target / (1 - target)
 
 
@@ -165,7 +165,8 @@ def sizes_for(
     """
     c = criterion_odds(target, bound)
     for name, value in (("d_par", d_par), ("d_2", d_2), ("cost_ratio", cost_ratio)):
-        if not value > 0 or (name == "cost_ratio" and math.isinf(value)):
+        number = isinstance(value, Real) and not isinstance(value, bool)
+        if not (number and value > 0) or (name == "cost_ratio" and math.isinf(value)):
             raise ValueError(
                 f"{name}={value!r}: expected a positive number; no plan without a detected signal"
             )

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from certify.betting import Capital, smallest_rejected
 from certify.finite_sample import as_direction, conditional_game, opposed, projections
-from certify.intervals import check_count
+from certify.intervals import check_count, check_probability
 
 Float = NDArray[np.float64]
 
@@ -129,9 +129,7 @@ def certify_until(
     ('issued', True)
     """
     K, max_units = check_count("K", K), check_count("max_units", max_units)
-    for name, value in (("target", target), ("delta", delta)):
-        if not 0 < value < 1:
-            raise ValueError(f"{name}={value!r}: expected a number in (0, 1)")
+    check_probability("target", target), check_probability("delta", delta)
     if bound is not None and not (math.isfinite(bound) and bound > 0):
         raise ValueError(f"bound={bound!r}: expected a positive finite number")
     v = None if direction is None else as_direction(direction)

@@ -107,7 +107,7 @@ def plug_in(moments: GradientMoments, ask: Request) -> Outcome:
     return Outcome(
         "plug-in moments (divisor n)",
         None,
-        Quantity(exact),
+        NOTHING,
         Quantity(exact),
         Quantity(align),
         Quantity(d_par),
@@ -204,40 +204,42 @@ def asymptotic_tier(moments: GradientMoments, ask: Request) -> Outcome:
     return Outcome(
         label,
         detected,
-        exact,
+        _through(exact),
         exact,
         align,
         dims[0],
         dims[1],
         both,
-        Quantity(
+        # Beyond float64 in the gradients' own scale; every dimensionless number is unaffected.
+        NOTHING
+        if s != 0 and (signal == 0 or math.isinf(m2_high * m2_high))
+        else Quantity(
             signal,
             interval(signal, m2_low * abs(m2_low), m2_high * abs(m2_high)),
             interval(signal, one_sided * abs(one_sided), math.inf, "greater"),
         ),
-        (*assumptions, _tails(r, ask), _large(n, ask.alpha), _signal(detected, about)),
-        (*notes, *_no_spread(a, t, s)),
+        (*assumptions, _tails(r, ask), _large(n, ask.alpha, a == t == 0), _signal(detected, about)),
+        notes,
     )
 
 
-def _large(n: int, alpha: float) -> AssumptionStatus:
+def _large(n: int, alpha: float, equal: bool) -> AssumptionStatus:
     """What no spread can tell: a part of the law that the sample happened to miss."""
     rare = 100 * -math.expm1(math.log(alpha) / n)
-    return AssumptionStatus(
-        "n large enough for the approximation",
-        "declared",
-        f"a part of the law rarer than {rare:.2g} % may be missing from {n} units altogether",
-    )
+    missed = f"a part of the law rarer than {rare:.2g} % may be missing from {n} units altogether"
+    if equal:
+        return AssumptionStatus(
+            "n large enough for the approximation",
+            "violated",
+            f"all units are equal, the sample shows no spread to judge by, and {missed}; check the capture, or "
+            "use tier='replicates', which counts what may have been missed",
+        )
+    return AssumptionStatus("n large enough for the approximation", "declared", missed)
 
 
-def _no_spread(a: float, t: float, s: float) -> tuple[str, ...]:
-    """A warning where all units are equal, so that the jackknife sees nothing."""
-    if a != 0 or t != 0 or s <= 0:
-        return ()
-    return (
-        "all units are equal: a limit of 0 only says that this sample shows no spread; if that is not by "
-        "construction, state the limit of tier='replicates', which counts what may have been missed",
-    )
+def _through(bound: Quantity) -> Quantity:
+    """What a bound says of P(T <= 0): an upper limit, but neither an estimate nor a lower limit."""
+    return Quantity(None, None, None if bound.limit is None else replace(bound.limit, estimate=None))
 
 
 def _vacuous(q: Quantity) -> Quantity:
@@ -263,7 +265,7 @@ def _signal(detected: bool, about: str) -> AssumptionStatus:
         "tested",
         f"the lower limit of {about} is positive"
         if detected
-        else f"the interval of {about} does not lie above 0",
+        else f"not shown: the interval of {about} does not lie above 0",
     )
 
 
@@ -278,7 +280,8 @@ def _tails(r: Replicated, ask: Request) -> AssumptionStatus:
     return AssumptionStatus(
         "finite fourth moments of the gradient",
         "violated" if share > UNIT_SHARE else "tested",
-        f"the most influential {what} carries {100 * share:.0f} % of the spread of Var T",
+        f"{'' if share > UNIT_SHARE else 'not contradicted: '}the most influential {what} carries "
+        f"{100 * share:.2g} % of the spread of Var T",
     )
 
 
@@ -311,7 +314,7 @@ def bounded_tier(moments: GradientMoments, ask: Request) -> Outcome:
     return Outcome(
         label,
         True if math.isfinite(odds[0]) else None,  # no limit may also mean too few units
-        exact,
+        _through(exact),
         exact,
         limit(
             None if point is None else point.B_align(ask.M, ask.K),
@@ -365,7 +368,14 @@ def _from_signs(
         clopper_pearson(events, trials, ask.confidence, unit=kind),
         clopper_pearson(events, trials, ask.confidence, "less", unit=kind),
     )
-    return Outcome(f"{label}, {events} with T <= 0", None, quantity, assumptions=assumptions)
+    notes: tuple[str, ...] = ()
+    least = math.ceil(math.log(ask.alpha) / math.log(0.5))
+    if trials < least:
+        notes = (
+            f"{trials} replicates cannot bring the limit below 1/2 even without an event: that takes {least} at "
+            f"{ask.confidence:.10g} confidence; measure more units or choose smaller M and K",
+        )
+    return Outcome(f"{label}, {events} with T <= 0", None, quantity, assumptions=assumptions, notes=notes)
 
 
 def conditional_tier(moments: GradientMoments, ask: Request) -> Outcome:
@@ -402,7 +412,7 @@ def conditional_tier(moments: GradientMoments, ask: Request) -> Outcome:
     return Outcome(
         label,
         True if math.isfinite(odds) else None,
-        Quantity(estimate, None, limit),
+        _through(Quantity(estimate, None, limit)),
         assumptions=(
             IID,
             FRESH,

@@ -426,7 +426,7 @@ def test_optional_stopping_does_not_break_the_level():
 
 def test_certify_until_refuses_bad_input():
     ok = {"direction": np.ones(3), "K": 2, "target": 0.1, "max_units": 10}
-    with pytest.raises(ValueError, match=r"target=0: expected a number in \(0, 1\)"):
+    with pytest.raises(ValueError, match=r"target=0: expected a probability in \(0, 1\)"):
         certify_until([], **{**ok, "target": 0})
     with pytest.raises(ValueError, match=r"batch\.shape=\(4, 2\): expected \(B, 3\)"):
         certify_until([np.ones((4, 2))], **ok)
