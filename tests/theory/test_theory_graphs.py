@@ -234,6 +234,20 @@ def test_degrees_count_a_loop_twice():
     assert Graph.of((0, 0), (0, 1), (1, 2)).degrees() == (3, 2, 1)
 
 
+def test_laws_of_unequal_lengths_are_noticed():
+    half = [F(1, 2), F(1, 2)]
+    short, ragged = {"": ([(1,), (2,)], half[:1])}, {"": ([(1,), (2, 3)], half)}
+    for graph in (Graph.of((0, 1)), Graph.of((0, 0)), Graph.of((0, 0), centred=True)):
+        with pytest.raises(ValueError, match="zip"):
+            law_value(graph, short)
+    with pytest.raises(ValueError, match="zip"):
+        law_value(Graph.of((0, 0), centred=True), ragged)
+    planes = {"x": ([(1, 2), (2, 3)], half), "y": ([(1,), (2,)], half)}
+    for edges in ([(0, 1)], [(0, 1), (0, 1)]):
+        with pytest.raises(ValueError, match="zip"):
+            law_value(Graph.of(*edges, labels=("x", "y")), planes)
+
+
 def test_quotient_merges_draws():
     graph = quotient(Graph.of((0, 1), (2, 3)), [(0, 2), (1,), (3,)])
     assert graph == Graph.of((0, 1), (1, 2)).canonical()
