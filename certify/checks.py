@@ -7,17 +7,19 @@ forward passes are traced and the first module that differs is named.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from certify.errors import DependenceError
+from certify.errors import CertifyError, DependenceError, ModelError
 from certify.hooks import Capture
 from certify.nested import can_take_examples, primary_tensor, take_examples
 
-__all__ = ["CHECKS", "probe", "refuse_batch_coupling", "refuse_repeating_sampler"]
+__all__ = ["CHECKS", "CONTRACT", "probe", "refuse_batch_coupling", "refuse_repeating_sampler", "users_code"]
 
 CHECKS = (
     "each module called as often as expected",
@@ -33,6 +35,38 @@ CHECKS = (
 _AGREE = {torch.float64: 1e-6, torch.float32: 3e-2, torch.float16: 5e-2, torch.bfloat16: 2e-1}
 _REPEAT = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 _EXAMPLES = 3
+
+
+CONTRACT = (
+    "a loss is called as loss(model, batch) -> one value per example, shape (B,); ready-made ones are "
+    "classification, regression and causal_lm in certify.losses"
+)
+
+
+@contextlib.contextmanager
+def users_code(what: str, where: str, model: nn.Module | None = None) -> Iterator[None]:
+    """Say of an error that it comes from the caller's own code, and where; this package's own pass.
+
+    Raises
+    ------
+    ModelError
+        From the error; with the contract of a loss where the loss may not have reached `model`.
+    """
+    try:
+        yield
+    except CertifyError:
+        raise
+    except Exception as error:
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        if isinstance(error, (ValueError, TypeError)) and frames[-1].f_globals.get("__name__", "").startswith(
+            "certify."
+        ):
+            raise  # a message of our own
+        message = f"your {what} failed {where}: {type(error).__name__}: {error}"
+        inside = any(frame.f_locals.get("self") is model for frame in frames)
+        if model is not None and isinstance(error, (TypeError, AttributeError)) and not inside:
+            message += f"; {CONTRACT}"
+        raise ModelError(message) from error
 
 
 def refuse_batch_coupling(model: nn.Module) -> None:

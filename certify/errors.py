@@ -6,7 +6,7 @@ Bad arguments are `ValueError` or `TypeError`.  Everything that only shows once 
 
 from __future__ import annotations
 
-__all__ = ["CaptureError", "CertifyError", "DependenceError", "NonFiniteError"]
+__all__ = ["CaptureError", "CertifyError", "DependenceError", "ModelError", "NonFiniteError"]
 
 
 class CertifyError(Exception):
@@ -15,6 +15,10 @@ class CertifyError(Exception):
 
 class CaptureError(CertifyError):
     """A module was not called, was called too often, is not used by the loss, or has an unusable output."""
+
+
+class ModelError(CertifyError):
+    """The caller's own model, loss or data raised an error; it is the cause, and the message names the batch."""
 
 
 class NonFiniteError(CertifyError):

@@ -137,7 +137,7 @@ def check_confidence(confidence: float) -> float:
 
 def check_probability(name: str, value: Any, top: float = 1.0) -> float:
     """Return ``value`` as a float if it lies strictly between 0 and ``top``, else raise ValueError."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value < top:
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < top:
         raise ValueError(f"{name}={value!r}: expected a probability in (0, {top:g})")
     return float(value)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,11 @@ def as_rows(Q: Any) -> tuple[NDArray[Any], bool]:
     >>> rows.dtype, rows.shape, ours
     (dtype('float64'), (2, 2), True)
     """
+    if isinstance(Q, Mapping):
+        raise TypeError(
+            f"Q is a {type(Q).__name__} with {', '.join(map(repr, Q)) or 'nothing'}: expected gradients at one "
+            f"module; pick one, e.g. moments[{next(iter(Q), '...')!r}], or call certificates() for all of them"
+        )
     ours = not isinstance(Q, np.ndarray) and not hasattr(Q, "__array__")
     if hasattr(Q, "detach") and hasattr(Q, "cpu"):
         tensor = Q.detach()

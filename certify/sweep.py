@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import itertools
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ Unit = str | Callable[[Any], Sequence[Hashable] | Tensor]
 Progress = Callable[[int, int | None], None]
 
 SWEEP_BUDGET = 192 << 20
+_END = object()
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,9 @@ class Sweep(dict[str, T], Generic[T]):
     """A dictionary from module name to result, with `report`, the `SweepReport` of the sweep behind it."""
 
     report: SweepReport
+
+    def __missing__(self, name: str) -> T:
+        raise KeyError(f"{name!r} was not measured; this sweep has {', '.join(map(repr, self))}")
 
 
 @dataclass
@@ -260,7 +265,9 @@ def _sweep(
                     )
             if groups is not None:
                 assert not isinstance(unit, str)
-                groups.add(_keys(unit, batch, kept), kept, rows)
+                with _checks.users_code("unit function", f"on batch {counts.batches - 1}"):
+                    keys = _keys(unit, batch, kept)
+                groups.add(keys, kept, rows)
                 continue
             count = int(kept.sum())
             room = count if max_units is None else min(count, max_units - counts.units)
@@ -300,9 +307,10 @@ def _check_arguments(model: Any, loss: Any, loader: Any, unit: Any, max_units: A
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
     if not callable(loss):
-        raise TypeError(
-            f"loss is a {type(loss).__name__}; expected loss(model, batch) -> tensor of shape (B,)"
-        )
+        raise TypeError(f"loss is a {type(loss).__name__}; {_checks.CONTRACT}")
+    if isinstance(loss, nn.modules.loss._Loss) or not _takes_two(loss):
+        name = getattr(loss, "__name__", type(loss).__name__)
+        raise TypeError(f"loss={name} does not take (model, batch); {_checks.CONTRACT}")
     if isinstance(unit, str) and unit != "example":
         if unit == "token":
             raise ValueError(
@@ -315,8 +323,24 @@ def _check_arguments(model: Any, loss: Any, loader: Any, unit: Any, max_units: A
     if not isinstance(unit, str) and not callable(unit):
         raise TypeError(f"unit is a {type(unit).__name__}; expected 'example' or a callable unit(batch)")
     if not isinstance(loader, Iterable) or isinstance(loader, Tensor):
-        raise TypeError(f"loader is a {type(loader).__name__}; expected an iterable of batches")
+        wrap = ""
+        if hasattr(loader, "__getitem__") and not isinstance(loader, Tensor):
+            wrap = "; wrap a data set: torch.utils.data.DataLoader(dataset, batch_size=64)"
+        raise TypeError(f"loader is a {type(loader).__name__}; expected an iterable of batches{wrap}")
     return None if max_units is None else check_count("max_units", max_units)
+
+
+def _takes_two(loss: Callable[..., Any]) -> bool:
+    """Whether it can be called with a model and a batch; True where Python cannot tell."""
+    try:
+        signature = inspect.signature(loss)
+    except (ValueError, TypeError):
+        return True
+    try:
+        signature.bind(None, None)
+    except TypeError:
+        return False
+    return True
 
 
 def _batches(
@@ -340,19 +364,28 @@ def _batches(
             _checks.refuse_batch_coupling(inner)
         probed = not checks
         seen = 0
-        for batch in loader:
-            if target is not None:
-                batch = map_tensors(lambda t: t.to(target), batch)
+        stream: Iterator[Any] | None = None
+        while True:
+            where = f"on batch {counts.batches}"
+            with _checks.users_code("data", where):
+                stream = iter(loader) if stream is None else stream
+                batch = next(stream, _END)
+            if batch is _END:
+                return
             captured.reset()
             captured.batch = counts.batches
-            losses = loss(inner, batch)
-            if isinstance(losses, Tensor) and losses.ndim == 1 and len(losses) == 0:
-                captured.reset()  # an empty batch is no mistake
-                continue
-            rows = captured.gradients(losses)
+            with _checks.users_code("model (or loss)", where, inner):
+                if target is not None:
+                    batch = map_tensors(lambda t: t.to(target), batch)
+                losses = loss(inner, batch)
+                if isinstance(losses, Tensor) and losses.ndim == 1 and len(losses) == 0:
+                    captured.reset()  # an empty batch is no mistake
+                    continue
+                rows = captured.gradients(losses)
             keep = getattr(losses, "keep", None)
             if not probed and (keep is None or bool(keep.any())):
-                _checks.probe(inner, loss, captured, batch, rows, keep)
+                with _checks.users_code("model (or loss)", f"{where}, its examples one by one", inner):
+                    _checks.probe(inner, loss, captured, batch, rows, keep)
                 probed = True
             del losses  # the graph goes with it
             size = len(next(iter(rows.values())))

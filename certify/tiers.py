@@ -218,7 +218,7 @@ def asymptotic_tier(moments: GradientMoments, ask: Request) -> Outcome:
             interval(signal, m2_low * abs(m2_low), m2_high * abs(m2_high)),
             interval(signal, one_sided * abs(one_sided), math.inf, "greater"),
         ),
-        (*assumptions, _tails(r, ask), _large(n, ask.alpha, a == t == 0), _signal(detected, about)),
+        (*assumptions, _tails(r, ask), _large(n, ask.alpha, a == t == 0 < s), _signal(detected, about)),
         notes,
     )
 

@@ -22,7 +22,8 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from certify.errors import CaptureError, DependenceError
+from certify.certification import certificate
+from certify.errors import CaptureError, DependenceError, ModelError
 from certify.estimators import estimate
 from certify.losses import PerExample, classification
 from certify.nested import map_tensors, take_examples
@@ -148,7 +149,19 @@ def test_groups_of_one_are_examples(model, batches):
         ({"loss": lambda m, b: m(b[0]).argmax(1)}, CaptureError, r"losses \(torch.int64\) carry no gradient"),
         ({"at": ["00"]}, ValueError, "at='00' names no module of Sequential"),
         ({"positions": "none"}, ValueError, "positions='none'"),
-        ({"loss": "cross_entropy"}, TypeError, "loss is a str"),
+        ({"loss": "cross_entropy"}, TypeError, "loss is a str; a loss is called as loss"),
+        (
+            {"loss": nn.CrossEntropyLoss()},
+            TypeError,
+            r"CrossEntropyLoss does not take \(model, batch\); a loss",
+        ),
+        ({"loss": lambda out: out}, TypeError, r"called as loss\(model, batch\) -> one value per example"),
+        ({"loss": lambda out, y: out - y}, ModelError, "on batch 0: TypeError: .*; a loss is called as loss"),
+        (
+            {"loader": TensorDataset(torch.zeros(4, 5))},
+            TypeError,
+            r"loader is a TensorDataset; expected an iterable of batches; wrap .*DataLoader\(dataset, batch_",
+        ),
         ({"model": 3}, TypeError, "model is a int"),
         ({"loader": []}, ValueError, "the loader gave 0 batches"),
     ],
@@ -157,6 +170,51 @@ def test_bad_arguments(model, batches, options, error, message):
     arguments = {"model": model, "loss": classification, "loader": batches, "at": ["0"]} | options
     with pytest.raises(error, match=message):
         collect(**arguments)
+
+
+def test_errors_of_the_callers_code_name_the_batch(model, batches):
+    def loss(model, batch):
+        return model(batch[0])[torch.arange(len(batch[1])), batch[1]]
+
+    (x, y), *rest = batches
+    with pytest.raises(
+        ModelError, match=r"your model \(or loss\) failed on batch 2: IndexError: index 3"
+    ) as e:
+        collect(model, loss, [*rest, (x, y + 3)], at="0")
+    assert isinstance(e.value.__cause__, IndexError)
+    with pytest.raises(
+        ModelError, match=r"failed on batch 0: RuntimeError: mat1 and mat2 shapes(?!.*called as)"
+    ):
+        collect(model, classification, [(x[:, :2], y)], at="0")
+
+    class OneByOne(nn.Module):
+        def forward(self, x):
+            assert len(x) > 1, "pairs only"
+            return x
+
+    model.append(OneByOne())
+    with pytest.raises(ModelError, match="on batch 0, its examples one by one: AssertionError: pairs only"):
+        collect(model, classification, batches, at="0")
+
+    def broken():
+        yield x, y
+        raise OSError("disk gone")
+
+    with pytest.raises(ModelError, match="your data failed on batch 1: OSError: disk gone"):
+        collect(model, classification, broken(), at="0", checks=False)
+    with pytest.raises(ModelError, match="your unit function failed on batch 0: ZeroDivisionError"):
+        collect(model, classification, batches, at="0", checks=False, unit=lambda batch: 1 / 0)
+
+
+def test_a_sweep_is_told_from_the_moments_in_it(model, batches):
+    found = collect(model, classification, batches, at=["0", "2"])
+    with pytest.raises(KeyError, match="'4' was not measured; this sweep has '0', '2'"):
+        found["4"]
+    assert found.get("4") is None
+    with pytest.raises(
+        TypeError, match=r"Q is a Sweep with '0', '2'.*moments\['0'\], or call certificates\(\)"
+    ):
+        certificate(found, M=4, K=4)
 
 
 def test_flatten_needs_one_size():

@@ -102,7 +102,7 @@ def test_bad_requests():
         sizes_for(1.5, d_par=1.0, d_2=1.0)
     with pytest.raises(ValueError, match=r"target=0\.6: .*\(0, 0\.5\)"):
         criterion_odds(0.6, "gaussian")
-    with pytest.raises(ValueError, match="target='0.1': expected a probability"):
+    with pytest.raises(ValueError, match=r"target='0\.1': expected a probability"):
         plan(np.ones((9, 2)), target="0.1")
     with pytest.raises(ValueError, match="cost_ratio='2': expected a positive number"):
         sizes_for(0.1, d_par=1.0, d_2=1.0, cost_ratio="2")

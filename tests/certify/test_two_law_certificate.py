@@ -59,8 +59,8 @@ def test_opposed_laws_get_no_bound_although_the_square_is_positive() -> None:
 
 def test_equal_units_and_one_law_given_twice() -> None:
     c = certificate(np.full((20, 3), 0.1), test=np.full((30, 3), 0.7), M=8, K=8)
-    assert c.upper == 0.0
-    assert "only because all units of the sample are equal" in c.statement
+    assert (c.upper, c.state) == (0.0, "assumption violated")
+    assert "all units are equal, the sample shows no spread to judge by" in c.statement
     same = GradientMoments.from_array(TRAIN)
     with pytest.raises(ValueError, match="test is the very sample given"):
         certificate(same, test=same, M=1, K=1)
