@@ -361,7 +361,7 @@ def _check_second(given: Any, second: Any, tier: str) -> None:
 
 
 def _doubts(samples: list[Any]) -> tuple[dict[str, str], bool]:
-    """Signs that units are not independent, each with what to do, and whether they contradict independence."""
+    """Signs that units are dependent, each with what to do, and whether they contradict independence."""
     from certify.replication import copies, serial_dependence
 
     found = {}

@@ -18,7 +18,7 @@ class CaptureError(CertifyError):
 
 
 class ModelError(CertifyError):
-    """The caller's own model, loss or data raised an error; it is the cause, and the message names the batch."""
+    """The caller's own model, loss or data raised an error (the cause); the message names the batch."""
 
 
 class NonFiniteError(CertifyError):

@@ -31,9 +31,10 @@ def as_rows(Q: Any) -> tuple[NDArray[Any], bool]:
     (dtype('float64'), (2, 2), True)
     """
     if isinstance(Q, Mapping):
+        names = ", ".join(map(repr, Q)) or "nothing"
         raise TypeError(
-            f"Q is a {type(Q).__name__} with {', '.join(map(repr, Q)) or 'nothing'}: expected gradients at one "
-            f"module; pick one, e.g. moments[{next(iter(Q), '...')!r}], or call certificates() for all of them"
+            f"Q is a {type(Q).__name__} with {names}: expected gradients at one module; pick one, e.g. "
+            f"moments[{next(iter(Q), '...')!r}], or call certificates() for all of them"
         )
     ours = not isinstance(Q, np.ndarray) and not hasattr(Q, "__array__")
     if hasattr(Q, "detach") and hasattr(Q, "cpu"):

@@ -231,8 +231,8 @@ def _large(n: int, alpha: float, equal: bool) -> AssumptionStatus:
         return AssumptionStatus(
             "n large enough for the approximation",
             "violated",
-            f"all units are equal, the sample shows no spread to judge by, and {missed}; check the capture, or "
-            "use tier='replicates', which counts what may have been missed",
+            f"all units are equal, the sample shows no spread to judge by, and {missed}; check the capture, "
+            "or use tier='replicates', which counts what may have been missed",
         )
     return AssumptionStatus("n large enough for the approximation", "declared", missed)
 
@@ -372,8 +372,8 @@ def _from_signs(
     least = math.ceil(math.log(ask.alpha) / math.log(0.5))
     if trials < least:
         notes = (
-            f"{trials} replicates cannot bring the limit below 1/2 even without an event: that takes {least} at "
-            f"{ask.confidence:.10g} confidence; measure more units or choose smaller M and K",
+            f"{trials} replicates cannot bring the limit below 1/2 even without an event: that takes {least} "
+            f"at {ask.confidence:.10g} confidence; measure more units or choose smaller M and K",
         )
     return Outcome(f"{label}, {events} with T <= 0", None, quantity, assumptions=assumptions, notes=notes)
 
