@@ -178,7 +178,7 @@ def test_errors_of_the_callers_code_name_the_batch(model, batches):
 
     (x, y), *rest = batches
     with pytest.raises(
-        ModelError, match=r"your model \(or loss\) failed on batch 2: IndexError: index 3"
+        ModelError, match=r"your model \(or loss\) failed on batch 2: IndexError: index "
     ) as e:
         collect(model, loss, [*rest, (x, y + 3)], at="0")
     assert isinstance(e.value.__cause__, IndexError)
