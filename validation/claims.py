@@ -14,6 +14,11 @@ from validation.results import Geometry, Measured, Misalignment, Record, Trainin
 CONFIDENCE = 0.95
 """Confidence of every effect interval and family-wise level of every row."""
 
+RANGE = "median and range over cells"
+"""Method of an effect whose limits are the smallest and largest value, not a confidence interval."""
+VACUOUS = 0.9995
+"""A bound from here on prints as 1.000: it excludes nothing."""
+
 Outcome = Literal["holds", "fails", "undecided"]
 R = TypeVar("R")
 
@@ -101,6 +106,15 @@ def holm(p_values: np.ndarray, level: float) -> np.ndarray:
     rejected = np.zeros(len(p_values), dtype=bool)
     rejected[order] = passed
     return rejected
+
+
+def is_vacuous(bound: Measured) -> bool:
+    """Whether a bound excludes nothing: it does not exist, or is 1 to printing accuracy.
+
+    >>> [is_vacuous(Measured(b, b, b, 1.0, "exact")) for b in (0.75, 0.9994, 0.9995, None)]
+    [False, False, True, True]
+    """
+    return bound.value is None or bound.value >= VACUOUS
 
 
 def seed_count(records: Iterable[Any]) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from validation import figures, tables, width_figures
-from validation.claims import CLAIMS, ClaimRow, group, is_covered, is_exact, of, suites
+from validation.claims import CLAIMS, RANGE, ClaimRow, group, is_covered, is_exact, of, suites
 from validation.plotting import Figure
 from validation.results import Geometry, Measured, Misalignment, Record, Run, Training
 
@@ -236,6 +236,7 @@ def claim_views(rows: Sequence[ClaimRow]) -> list[dict[str, Any]]:
                     "suite_title": TITLES.get(r.suite, r.suite),
                     "counts": counts,
                     "shares": shares,
+                    "is_range": r.effect is not None and r.effect.method == RANGE,
                 }
             )
         out.append({"name": claim, "statement": CLAIMS[str(claim)], "rows": views})

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from validation.claims import is_vacuous
 from validation.results import Geometry, Measured, Misalignment, Training
 
 _MOST = 400
@@ -18,12 +19,16 @@ class Column:
     """Heading of a column and how its values are shown."""
 
     title: str
-    kind: Literal["text", "number", "measured", "verdict"] = "text"
+    kind: Literal["text", "number", "measured", "bound", "verdict"] = "text"
 
     @property
     def numeric(self) -> bool:
         """Whether the column is set flush right."""
-        return self.kind in ("number", "measured")
+        return self.kind in ("number", "measured", "bound")
+
+    def vacuous(self, value: Any) -> bool:
+        """Whether a value of this column is a bound that excludes nothing."""
+        return self.kind == "bound" and is_vacuous(value)
 
 
 @dataclass(frozen=True)
@@ -135,7 +140,7 @@ def geometry(records: Sequence[Geometry], id: str) -> Table | None:
             g.n,
             g.d,
             g.seed,
-            "known" if g.sample == "population" else "detected" if g.detected else "not detected",
+            _signal(g),
             g.d_align,
             g.d_par,
             g.d_2,
@@ -147,6 +152,13 @@ def geometry(records: Sequence[Geometry], id: str) -> Table | None:
     note = "d_{align} = min(d_{par}, d_{2}); negative or missing estimates are shown as they are"
     how = _confidence([g.d_align for g in records])
     note += f"; intervals: {how}." if how else "; moments of known laws are exact."
+    touching = sum(_touches_zero(g) for g in records)
+    if touching:
+        note += (
+            f" “Lower limit 0” ({touching} of {len(records)}): a signal is detected where the interval of |μ|² "
+            "alone lies above 0; the interval of d_{align} shares the same 5 % between |μ|² and its "
+            "denominators, asks more of |μ|² than that, and so can still reach 0."
+        )
     shown, rows, said = _fold(columns, rows)
     note += said
     return Table(
@@ -158,6 +170,18 @@ def geometry(records: Sequence[Geometry], id: str) -> Table | None:
         tuple(records),
         open=len(records) <= 12,
     )
+
+
+def _touches_zero(g: Geometry) -> bool:
+    return g.sample != "population" and g.detected and g.d_align.low is not None and g.d_align.low <= 0
+
+
+def _signal(g: Geometry) -> str:
+    if g.sample == "population":
+        return "known"
+    if not g.detected:
+        return "not detected"
+    return "detected, lower limit 0" if _touches_zero(g) else "detected"
 
 
 def cells(records: Sequence[Misalignment], id: str) -> Table | None:
@@ -176,8 +200,8 @@ def cells(records: Sequence[Misalignment], id: str) -> Table | None:
         Column("events", "number"),
         Column("trials", "number"),
         Column("frequency", "measured"),
-        Column("B_{exact}", "measured"),
-        Column("B_{align}", "measured"),
+        Column("B_{exact}", "bound"),
+        Column("B_{align}", "bound"),
         Column("B_{exact} verdict", "verdict"),
     ]
     if exact:
@@ -204,7 +228,7 @@ def cells(records: Sequence[Misalignment], id: str) -> Table | None:
         rows.append(tuple(row))
     note = (
         f"Frequencies with intervals: {_confidence([c.frequency for c in records])}. The verdict is the "
-        "single cell's."
+        "single cell's. Vacuous: a bound of 1 to printing accuracy, or none."
     )
     columns, rows, said = _fold(columns, rows)
     note += said

@@ -20,6 +20,7 @@ from scipy import stats
 from validation.claims import (
     CLAIMS,
     CONFIDENCE,
+    RANGE,
     ClaimRow,
     Outcome,
     group,
@@ -139,7 +140,7 @@ def _align_row(suite: str, cells: Sequence[Misalignment]) -> ClaimRow:
     effect = None
     if factors:
         middle = float(np.median(factors))
-        effect = Measured(middle, min(factors), max(factors), 1.0, "median and range over cells")
+        effect = Measured(middle, min(factors), max(factors), 1.0, RANGE)
     return ClaimRow(
         "align",
         CLAIMS["align"],
@@ -148,7 +149,7 @@ def _align_row(suite: str, cells: Sequence[Misalignment]) -> ClaimRow:
         verdict,
         "cells",
         **counts,
-        effect_name="B_{align} / B_{exact}, median and range",
+        effect_name="B_{align} / B_{exact}, median over cells",
         effect=effect,
         n=sum(c.trials for c in cells),
         n_name="trials",

@@ -50,7 +50,7 @@ def dimensions(geometry: Sequence[Geometry], id: str, title: str) -> Figure | No
             low, high = _dimension_range(members, attribute)
             canvas.log_x_at([float(w) for w in widths])
             canvas.log_y(low, high)
-            _draw_dimension(canvas, members, attribute, low)
+            _draw_dimension(canvas, members, attribute, low, high)
             name = text + (f" · positions {positions}" if several else "")
             seen = sum(_is_drawn(g, attribute) for g in members)
             alt = (
@@ -70,7 +70,7 @@ def dimensions(geometry: Sequence[Geometry], id: str, title: str) -> Figure | No
     if lost:
         caption += (
             f"In {lost} of {len(geometry)} measurements no signal was detected: hollow arrows at the upper "
-            "limit, "
+            "limit, at the top edge where it lies beyond the axis, "
             "or at the bottom where none exists; they enter no mean."
         )
     rows = tuple(
@@ -110,10 +110,13 @@ def _dimension_range(members: Sequence[Geometry], attribute: str) -> tuple[float
     highs = positive(m.high for m in drawn)
     # an interval that touches zero would stretch a log axis without end: at most two decades below the points
     low = max(min(lows + values), min(values) / 100) / 1.8
-    return low, min(max(highs + values), max(values) * 100) * 1.5
+    limits = positive(getattr(g, attribute).high for g in members if not _is_drawn(g, attribute))
+    return low, min(max(highs + values + limits), max(values) * 100) * 1.5
 
 
-def _draw_dimension(canvas: Canvas, members: Sequence[Geometry], attribute: str, low: float) -> None:
+def _draw_dimension(
+    canvas: Canvas, members: Sequence[Geometry], attribute: str, low: float, high: float
+) -> None:
     ax = canvas.ax
     x_low, x_high = ax.get_xlim()
     dodge = (x_high / x_low) ** 0.012
@@ -131,7 +134,8 @@ def _draw_dimension(canvas: Canvas, members: Sequence[Geometry], attribute: str,
                 x = x0 * dodge ** (s - (len(at_width) - 1) / 2)
                 m: Measured = getattr(g, attribute)
                 if not _is_drawn(g, attribute):
-                    at = m.high if m.high is not None and m.high > low else low * 1.15
+                    limit = m.high if m.high is not None and m.high > low else low * 1.15
+                    at = min(limit, high / 1.15)  # a limit beyond the axis is drawn at its edge
                     ax.plot([x], [at], "v", markersize=6, markerfacecolor=PAPER, color=colour, clip_on=False)
                     continue
                 ends = (max(m.low or 0.0, low / 10), m.high or value_of(m))

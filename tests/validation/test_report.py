@@ -16,7 +16,7 @@ import pytest
 from scipy import stats
 from synthetic_records import cell, known, make_records, make_run, network, with_false_bound
 
-from validation import report
+from validation import report, tables, width_figures
 from validation.claims import CLAIMS, holm, of
 from validation.figures import draw_frequency, looseness, misalignment
 from validation.page import headline, math_html, number
@@ -305,11 +305,70 @@ def test_captions_count_what_is_vacuous_and_what_had_no_event(records: list[Reco
     figure = misalignment(cells, "f", "t")
     assert figure is not None
     zero = sum(c.events == 0 for c in cells)
-    vacuous = sum((c.B_align.value or 1) > 0.5 for c in cells)
+    weak = [sum((getattr(c, b).value or 1) > 0.5 for c in cells) for b in ("B_exact", "B_align")]
+    vacuous = [sum((getattr(c, b).value or 1) >= 0.9995 for c in cells) for b in ("B_exact", "B_align")]
     assert zero > 0
+    assert 0 < weak[0] < weak[1]
     assert f"No event was seen in {zero} cells" in figure.caption
-    assert f"B_{{align}} in {vacuous}." in figure.caption
+    assert f"weaker than a coin toss, in {weak[0]} cells, B_{{align}} in {weak[1]};" in figure.caption
+    assert f"(crosses), are {vacuous[0]} and {vacuous[1]} of these" in figure.caption
+    assert "decides by that probability" in figure.caption
     assert len(figure.rows) == len(cells)
+
+
+def test_only_a_bound_of_one_is_called_vacuous() -> None:
+    base = some_cell(events=300)
+    bounds = (0.75, 0.9994, 0.9996, None)  # 3/4 is attained by a fair coin
+    table = tables.cells([replace(base, B_exact=known(b)) for b in bounds], "t")  # type: ignore[arg-type]
+    assert table is not None
+    (column,) = [i for i, c in enumerate(table.columns) if c.title == "B_{exact}"]
+    called = [table.columns[column].vacuous(row[column]) for row in table.rows]
+    assert called == [False, False, True, True]
+    page = report.render([make_run(), *(replace(base, B_exact=known(b)) for b in bounds[:3])])  # type: ignore[arg-type]
+    assert page.count('<span class="ci">vacuous</span>') == 1
+
+
+def test_ranges_are_not_written_like_intervals(records: list[Record]) -> None:
+    page = report.render(records)
+    rows = [r for r in claim_table(records) if r.claim == "align"]
+    for r in rows:
+        assert r.effect is not None
+        assert f"range {number(r.effect.low)} to {number(r.effect.high)}</span>" in page
+        assert f"[{number(r.effect.low)},</span> <span>{number(r.effect.high)}]" not in page
+
+
+def test_undecided_counts_are_not_coloured_like_a_verdict(records: list[Record]) -> None:
+    page = report.render(records)
+    undecided = sum(r.verdict == "undecided" for r in claim_table(records))
+    assert undecided > 0
+    assert page.count('class="bar open"') == undecided
+
+
+def test_detection_beside_a_limit_of_zero_is_explained(records: list[Record]) -> None:
+    geometry = [g for g in of(records, Geometry) if g.suite == "resnet20" and g.detected]
+    touching = replace(geometry[0], d_align=replace(geometry[0].d_align, low=0.0))
+    table = tables.geometry([touching, *geometry[1:]], "t")
+    plain_table = tables.geometry(geometry, "t")
+    assert table is not None
+    assert plain_table is not None
+    assert sum("detected, lower limit 0" in row for row in table.rows) == 1
+    assert f"“Lower limit 0” (1 of {len(geometry)})" in table.note
+    assert "ower limit 0" not in plain_table.note
+
+
+def test_upper_limits_beyond_the_axis_stay_inside_it() -> None:
+    rng = np.random.default_rng(5)
+    chosen = of(network(rng, "neox", "N", (32, 64), ("a",), 0.01, undetected=1), Geometry)
+    low, high = width_figures._dimension_range(chosen, "d_par")
+    far = [g if g.detected else replace(g, d_par=replace(g.d_par, high=1e9)) for g in chosen]
+    assert far != chosen
+    canvas = Canvas(x_title="x", y_title="y")
+    canvas.log_x_at([32.0, 64.0])
+    canvas.log_y(low, high)
+    width_figures._draw_dimension(canvas, far, "d_par", low, high)
+    hollow = [line for line in canvas.ax.lines if line.get_marker() == "v"]
+    assert len(hollow) == 1
+    assert low <= float(hollow[0].get_ydata()[0]) <= high
 
 
 def test_looseness_uses_the_exact_truth_even_far_below_float_range() -> None:
