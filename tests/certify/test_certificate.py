@@ -20,6 +20,7 @@ from certify.moments import GradientMoments
 from certify.replication import serial_dependence
 from certify.sequential import certify_until
 from theory.bounds import B_align, B_exact
+from theory.exact import gaussian_log_probability
 from theory.laws import GaussianLaw, coin
 from theory.moments import Moments
 
@@ -149,6 +150,8 @@ def test_scale_changes_nothing(Q, scale):
 def test_equal_units_and_one_coordinate():
     same = certificate(np.ones((50, 3)), M=2, K=2)
     assert same.upper == pytest.approx(0.0, abs=1e-12)
+    assert same.state == "assumption violated"
+    assert not same.certified
     assert same.d_par.estimate == math.inf
     assert Certificate.from_json(same.to_json()) == same
     fair = certificate(coin().sample(400, 3), M=1, K=1)
@@ -436,3 +439,46 @@ def test_certify_until_refuses_bad_input():
         certify_until([np.ones((4, 3))], **ok, bound=1.0)
     with pytest.raises(ValueError, match="nonzero finite vector"):
         certify_until([], **{**ok, "direction": np.zeros(3)})
+
+
+def test_a_bound_says_nothing_about_the_probability_from_below():
+    law = GaussianLaw(np.eye(20)[0], np.ones(20))
+    truth = math.exp(gaussian_log_probability(law.mu, law.Sigma, 2, 2))
+    Q = law.sample(600, 1)
+    for options in ({}, {"tier": "bounded", "bound": 1 + np.linalg.norm(Q, axis=1).max()}):
+        c = certificate(Q, M=2, K=2, **options)
+        assert c.misalignment.estimate is None
+        assert c.misalignment.interval is None
+        assert c.misalignment.limit.estimate is None
+        assert truth <= c.upper
+        row = next(line for line in str(c).splitlines() if line.strip().startswith("P(T <= 0)"))
+        assert "[" not in row
+
+
+def test_many_copies_contradict_independence():
+    Q = 1 + np.random.default_rng(8).standard_normal((20, 10))
+    copied = certificate(np.tile(Q, (10, 1)), M=64, K=64)
+    assert copied.state == "assumption violated"
+    assert any("180 units are exact copies" in str(a) for a in copied.violated)
+    assert "note: 180 units are exact copies" in str(copied)
+
+
+def test_plug_in_shows_no_confidence():
+    c = certificate(1 + np.random.default_rng(9).standard_normal((50, 10)), M=8, K=8, tier="plug-in")
+    assert "95" not in str(c).splitlines()[0]
+    assert c.misalignment.estimate is None
+
+
+def test_too_few_replicates_are_explained(noise):
+    c = certificate(1 + noise[:20], M=8, K=8, tier="replicates")
+    assert any("cannot bring the limit below 1/2" in note for note in c.notes)
+
+
+def test_scale_beyond_float64_leaves_m2_out():
+    Q = 1 + np.random.default_rng(10).standard_normal((100, 5))
+    plain = certificate(Q, M=8, K=8)
+    for c in (1e-90, 1e100):
+        scaled = certificate(Q * c, M=8, K=8)
+        assert scaled.upper == pytest.approx(plain.upper, rel=1e-9)
+        assert scaled.m2_squared.estimate is None
+        assert scaled.certified
