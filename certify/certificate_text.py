@@ -89,8 +89,7 @@ def statement(c: Certificate) -> str:
     elif c.state == "assumption violated":
         first = (
             f"Not certified: the data contradict an assumption ({'; '.join(map(str, c.violated))}). The "
-            f"computed "
-            f"limit {c.upper:.4g} for the probability that {_event(c)} must not be relied on."
+            f"computed limit {c.upper:.4g} for the probability that {_event(c)} must not be relied on."
         )
     else:
         why = "the limit found is vacuous"
@@ -102,8 +101,7 @@ def statement(c: Certificate) -> str:
                 why += f"interval [{_number(ci.low)}, {_number(ci.high)}]"
         first = (
             f"Not certified: {why}. The bound on the probability that {_event(c)} is reported as 1, which "
-            f"says "
-            "nothing."
+            "says nothing."
         )
     return f"{first} This rests on: {_assumptions(c)}. Tier {c.tier} ({c.method}). Measured on {_origin(c)}."
 
@@ -111,34 +109,27 @@ def statement(c: Certificate) -> str:
 _TIER_TEXT = {
     "plug-in": (
         "The sample's own moments are treated as the true ones. That is how the bounds are usually "
-        "reported; it "
-        "is biased for small n and says nothing about the error."
+        "reported; it is biased for small n and says nothing about the error."
     ),
     "asymptotic": (
         "Unbiased estimates of a = mu'Sigma mu, t = tr Sigma^2 and m2 = |mu|^2, with spreads from leaving "
-        "out one "
-        "unit at a time. The upper limit of V/m2^2 is found from limits of V and of m2; where the interval "
-        "of m2 "
-        "covers 0 there is none. The level is approximate: see the coverage table of the documentation for "
-        "the "
-        "laws on which it falls short."
+        "out one unit at a time. The upper limit of V/m2^2 is found from limits of V and of m2; where the "
+        "interval of m2 covers 0 there is none. The level is approximate: see the coverage table of the "
+        "documentation for the laws on which it falls short."
     ),
     "bounded": (
-        "Disjoint triples of units give bounded unbiased payoffs; a gambler who bets against each "
-        "candidate value "
-        "of the bound can multiply her money by 1/alpha with probability at most alpha if the candidate is "
-        "true. "
-        "Valid at every n, without any moment assumption beyond the stated bound; usually wide."
+        "Disjoint triples of units give bounded unbiased payoffs; a gambler who bets against each candidate "
+        "value of the bound can multiply her money by 1/alpha with probability at most alpha if the "
+        "candidate is true. Valid at every n, without any moment assumption beyond the stated bound; "
+        "usually wide."
     ),
     "replicates": (
         "The sample is cut into disjoint replicates of T, their signs are counted, and the exact binomial "
-        "limit is "
-        "stated for P(T <= 0) itself. Nothing is assumed beyond independence."
+        "limit is stated for P(T <= 0) itself. Nothing is assumed beyond independence."
     ),
     "conditional": (
         "The training mean is given and held fixed, so that only the one-dimensional law of mu_M . q "
-        "matters. The "
-        "statement is about further units only, not about another training sample."
+        "matters. The statement is about further units only, not about another training sample."
     ),
 }
 

@@ -41,8 +41,7 @@ def blocks(Q: Float, radius: float) -> Blocks:
     if norms[worst] > radius * (1 + 1e-12):
         raise ValueError(
             f"bound={radius:.6g}: unit {worst} has norm {norms[worst]:.6g}; expected every norm below a "
-            f"bound "
-            "known beforehand. Clip the gradients (the certificate is then about clipped ones) or use "
+            "bound known beforehand. Clip the gradients (the certificate is then about clipped ones) or use "
             "another tier"
         )
     b = Q.shape[0] // 3

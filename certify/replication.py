@@ -60,8 +60,7 @@ def replicated(moments: GradientMoments) -> Replicated:
         if groups < LEAST_GROUPS:
             raise ValueError(
                 f"groups={groups}: expected at least {LEAST_GROUPS} groups of units to estimate a spread; "
-                f"raise "
-                f"memory_budget (now {moments.memory_budget} bytes), which sets how many are held"
+                f"raise memory_budget (now {moments.memory_budget} bytes), which sets how many are held"
             )
         found = leave_group_out(moments)
         sizes = moments.n - np.asarray(found.sizes, dtype=np.float64)

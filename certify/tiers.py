@@ -337,8 +337,7 @@ def bounded_tier(moments: GradientMoments, ask: Request) -> Outcome:
         ),
         (
             "without a bound no finite-sample limit of tr Sigma^2 exists: two moments do not tell how rare "
-            "and "
-            "how large the unseen units are",
+            "and how large the unseen units are",
         ),
     )
 
@@ -383,8 +382,7 @@ def conditional_tier(moments: GradientMoments, ask: Request) -> Outcome:
     if ask.direction is None:
         raise ValueError(
             "direction=None: expected the given training mean mu_M, shape (d,), made of units that are not "
-            "in "
-            "this sample (tier='conditional')"
+            "in this sample (tier='conditional')"
         )
     Q = rows_of(moments, "the conditional tier", shuffled=True)
     v = finite_sample.as_direction(ask.direction, moments.d)
