@@ -160,10 +160,20 @@ def validate(
 def report(folder: Path, out: Path | None, formats: tuple[str, ...], open_: bool, as_json: bool) -> None:
     """Build the report again from the results stored in FOLDER; nothing is measured."""
     from validation import report as page
+    from validation.outputs import check_file, check_folder
 
     page.check_formats(formats)
-    records = page.load(folder)
     target = folder if folder.is_dir() else folder.parent
+    check_file("--out", out, "report.html")
+    if out is None and folder.exists():
+        check_folder("FOLDER", target)
+    try:
+        records = page.load(folder)
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"path={str(folder)!r}: the results are not UTF-8 text (byte {error.start}): no run wrote "
+            "them so; repeat `certify validate` in another folder"
+        ) from error
     written = page.write(records, target, [f for f in formats if f != "html" or out is None])
     if out is not None:
         written.append(page.build(records, out))
@@ -178,11 +188,12 @@ def _conclude(records: Any, written: list[Path], as_json: bool) -> None:
     if as_json:
         say_json({**page.summary(records), "written": [str(p) for p in written]})
         return
-    from validation.console import output, verdict_table
+    from validation.console import COUNTS, output, verdict_table
     from validation.verdicts import claim_table
 
     console = output()
     console.print(verdict_table(claim_table(records), page.TITLES))
+    console.print(COUNTS, style="dim", markup=False, soft_wrap=True)
     for path in written:
         console.print(f"wrote {path}", markup=False, soft_wrap=True)
 
@@ -225,7 +236,8 @@ def doctor(as_json: bool) -> None:
 @click.option(
     "--loss",
     metavar="NAME",
-    help="classification, causal_lm, regression or python:MODULE:FUNCTION. [default: what fits the data]",
+    help="classification, causal_lm, regression or python:MODULE:FUNCTION. [default: what fits the "
+    "data; python: data need it, unless the model brings its loss]",
 )
 @click.option(
     "--at", multiple=True, callback=csv_option, metavar="NAME[,NAME...]", help="Modules to measure at."

@@ -21,17 +21,23 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
+COUNTS = "counts: cells, or steps of a trend, for the claim / undecided / against it"
+_ENOUGH = 3  # units done before a remaining time is guessed
+
+
 class Bars:
     """Progress of a run on standard error: rich bars on a terminal, lines now and then elsewhere.
 
-    Use as a context manager; ``start``, ``advance`` and ``note`` are what a run calls.
+    Use as a context manager; ``start``, ``advance`` and ``note`` are what a run calls. A remaining time is
+    shown once a few units and ``patience`` seconds have passed: guesses from less are wild.
     """
 
-    def __init__(self, console: Any = None, *, every: float = 5.0) -> None:
+    def __init__(self, console: Any = None, *, every: float = 5.0, patience: float = 10.0) -> None:
         from rich.console import Console
 
         self.console = console or Console(stderr=True, highlight=False)
         self._every = every
+        self._patience = patience
         self._bars: Any = None
         self._task: Any = None
         self._total = self._done = 0
@@ -56,14 +62,20 @@ class Bars:
                     speed = task.finished_speed or task.speed
                     return Text("" if speed is None else f"{speed:.3g}/s", style="dim")
 
+            patience = self._patience
+
+            class Left(TimeRemainingColumn):
+                def render(self, task: Any) -> Text:
+                    known = task.completed >= _ENOUGH and (task.elapsed or 0.0) > patience
+                    return Text.assemble(super().render(task), (" left", "dim")) if known else Text("")
+
             self._bars = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(bar_width=None),
                 MofNCompleteColumn(),
                 Rate(),
                 TimeElapsedColumn(),
-                TextColumn("left", style="dim"),
-                TimeRemainingColumn(),
+                Left(),
                 console=self.console,
                 expand=False,
             )
@@ -111,7 +123,8 @@ class Bars:
         rate = self._done / passed if passed > 0 else 0.0
         done = f"{self._done}/{self._total}" if self._total else str(self._done)
         text = f"{self._text}: {done}, {rate:.3g}/s, {duration(passed)}"
-        if not final and rate > 0 and self._total:
+        known = self._done >= _ENOUGH and passed > self._patience
+        if not final and known and self._total:
             text += f", {duration(max(self._total - self._done, 0) / rate)} left"
         self.console.print(text, markup=False)
 

@@ -153,7 +153,7 @@ def lines(found: dict[str, Any]) -> list[str]:
     out: list[str] = []
 
     def item(name: str, text: str) -> None:
-        out.append(f"{name:<12}{text}")
+        out.append(f"{name:<13}{text}")
 
     item("versions", ", ".join(f"{k} {v or 'missing'}" for k, v in found["versions"].items()))
     item("system", f"{found['system']}; devices: {', '.join(found['devices'])}")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from validation import targets
+from validation import outputs, targets
 
 
 def measure(
@@ -42,36 +43,49 @@ def measure(
     ValueError, CertifyError
         For bad options, and for everything a sweep refuses.
     """
-    from certify.certification import TIERS, Tier, certificate
+    from certify.certification import Tier, certificate
     from certify.intervals import check_confidence, check_count
     from certify.positions import check_positions
     from certify.sites import resolve
     from certify.sweep import check_device, collect
 
-    if tier not in TIERS or tier == "conditional":
-        offered = ", ".join(t for t in TIERS if t != "conditional")
-        raise ValueError(f"tier={tier!r}: expected one of {offered}")
-    check_confidence(confidence)
-    check_count("M", M), check_count("K", K)
-    check_positions(positions)
+    refuse(
+        *(
+            lambda name=name, value=value: check_count(name, value)
+            for name, value in (("M", M), ("K", K), ("batch_size", batch_size), ("max_units", max_units))
+            if value is not None
+        ),
+        lambda: check_confidence(confidence),
+        lambda: _check_tier(tier, bound),
+        lambda: check_positions(positions),
+        lambda: None if device is None else check_device(device),
+        lambda: outputs.check_folder("--save", save),
+        lambda: outputs.check_file("--html", page, "certificate.html"),
+    )
     target = targets.load(model, data, loss, batch_size=batch_size, length=length)
     names = [name for name, _ in target.model.named_modules() if name]
     if list_:
         _show_modules(target.model, as_json, say_json)
         return
+    missing = []
     if not at:
-        raise ValueError(
+        missing.append(
             f"--at is missing: expected module names such as {', '.join(_examples(names))}; see --list"
         )
     if target.batches is None:
-        raise ValueError(
-            "--data is missing: expected held-out data, for example --data npz:FILE or text:FILE"
-        )
+        missing.append("--data is missing: expected held-out data, for example --data npz:FILE or text:FILE")
     if target.loss is None:
-        raise ValueError(
+        missing.append(
             "--loss is missing: expected classification, causal_lm, regression or python:MODULE:FUNCTION"
         )
+    if missing:
+        raise ValueError("; and ".join(missing))
     resolve(target.model, at)
+    units = _expected_units(target.batches, max_units)
+    if tier == "replicates" and units is not None and units < M + K:
+        raise ValueError(
+            f"tier='replicates': {units} units, but M + K = {M + K}; give smaller --M and --K, or more data"
+        )
     each = confidence if per_module else 1 - (1 - confidence) / len(at)
     if device is not None:
         target.model.to(check_device(device))
@@ -101,6 +115,39 @@ def measure(
     _show(certificates, note, explain, [*saved, *([page] if page else [])])
 
 
+def refuse(*checks: Callable[[], Any]) -> None:
+    """Run all checks and say all mistakes together."""
+    mistakes = []
+    for check in checks:
+        try:
+            check()
+        except (ValueError, TypeError) as error:
+            mistakes.append(str(error))
+    if mistakes:
+        raise ValueError("; and ".join(mistakes))
+
+
+def _check_tier(tier: str, bound: float | None) -> None:
+    from certify.certification import TIERS
+
+    if tier not in TIERS or tier == "conditional":
+        offered = ", ".join(t for t in TIERS if t != "conditional")
+        raise ValueError(f"tier={tier!r}: expected one of {offered}")
+    if bound is None and tier == "bounded":
+        raise ValueError("--bound is missing: tier bounded needs a number that no unit's gradient exceeds")
+    if bound is not None and tier != "bounded":
+        raise ValueError(f"bound={bound}: only --tier bounded uses it, not {tier}")
+    if bound is not None and not 0 < bound < math.inf:
+        raise ValueError(f"bound={bound}: expected a positive finite number")
+
+
+def _expected_units(batches: Any, max_units: int | None) -> int | None:
+    """How many units a sweep gives at most, where it can be known before."""
+    from certify.sweep import _total
+
+    return min((n for n in (_total(batches), max_units) if n is not None), default=None)
+
+
 def _examples(names: list[str]) -> list[str]:
     deep = [n for n in names if n.count(".") == 1] or names
     return deep[-3:] if deep else ["0"]
@@ -122,6 +169,7 @@ def _sweep(
     max_units: int | None,
     device: str | None,
 ) -> Any:
+    from certify.errors import ModelError
     from validation.console import Bars
 
     with Bars() as bars:
@@ -135,22 +183,25 @@ def _sweep(
             bars.advance(done - seen)
             seen = done
 
-        return collect(
-            target.model,
-            target.loss,
-            target.batches,
-            at=list(at),
-            positions=positions,
-            max_units=max_units,
-            progress=progress,
-            device=device,
-        )
+        try:
+            return collect(
+                target.model,
+                target.loss,
+                target.batches,
+                at=list(at),
+                positions=positions,
+                max_units=max_units,
+                progress=progress,
+                device=device,
+            )
+        except ModelError as error:
+            raise ModelError(f"{error}; --debug shows the traceback") from error.__cause__
 
 
 def _save(moments: Mapping[str, Any], folder: Path | None) -> list[Path]:
     if folder is None:
         return []
-    folder.mkdir(parents=True, exist_ok=True)
+    outputs.make_folder(folder)
     paths = []
     for name, m in moments.items():
         path = folder / (re.sub(r"[^A-Za-z0-9_.-]+", "_", name) + ".safetensors")
@@ -217,5 +268,5 @@ def _bound(q: Any) -> str:
 def _write_page(path: Path, certificates: Mapping[str, Any], model: str, data: str | None, note: str) -> None:
     from validation.report import certificates_page
 
-    path.parent.mkdir(parents=True, exist_ok=True)
+    outputs.make_folder(path.parent)
     path.write_text(certificates_page(certificates, model, data or "", note), encoding="utf-8")

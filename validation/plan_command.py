@@ -75,7 +75,12 @@ def _pilot(path: Path) -> Any:
     if path.suffix == ".npy":
         import numpy as np
 
-        return np.load(path, allow_pickle=False)
+        try:
+            return np.load(path, allow_pickle=False)
+        except Exception as error:  # numpy would advise to allow pickled objects
+            raise ValueError(
+                f"pilot={str(path)!r}: not a .npy file of numbers; write one with numpy.save"
+            ) from error
     from certify.moments import GradientMoments
 
     return GradientMoments.load(path)

@@ -180,4 +180,10 @@ def from_json(line: str) -> Record:
             payload[f.name] = Measured(**value)
         elif isinstance(value, list):
             payload[f.name] = tuple(value)
-    return cls(**payload)
+    record: Record = cls(**payload)
+    if isinstance(record, Misalignment) and not 0 <= record.events <= record.trials:
+        raise ValueError(
+            f"events={record.events}, trials={record.trials}: expected 0 <= events <= trials, "
+            "as every run writes"
+        )
+    return record

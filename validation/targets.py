@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import difflib
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,6 +60,32 @@ def split_spec(option: str, spec: str, expected: str) -> tuple[str, str]:
     return kind, rest
 
 
+@contextlib.contextmanager
+def reading(what: str, *, passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Say of an error in the user's code or file where it comes from.
+
+    Raises
+    ------
+    ValueError
+        From any error that is not of a type in ``passing``.
+    """
+    try:
+        yield
+    except passing:
+        raise
+    except Exception as error:
+        raise ValueError(f"{what}: {type(error).__name__}: {error}; --debug shows the traceback") from error
+
+
+def _made(option: str, spec: str, rest: str) -> Any:
+    """What a function of the user's returns, or the object itself if it is none."""
+    found = named(option, rest)
+    if _is_module(found) or not callable(found):
+        return found
+    with reading(f"{option}={spec}: your function failed"):
+        return found()
+
+
 def named(option: str, rest: str) -> Any:
     """The object MODULE:NAME, imported with the current folder on the path.
 
@@ -72,17 +100,23 @@ def named(option: str, rest: str) -> Any:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and not module_name.startswith(error.name):
-            raise
+    with reading(f"{option}=python:{rest}: importing {module_name!r} failed"):
+        try:
+            module = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            if error.name is not None and not f"{module_name}.".startswith(f"{error.name}."):
+                raise
+            module = None
+    if module is None:
         raise ValueError(
             f"{option}=python:{rest}: no module {module_name!r}; run from its folder or install it"
-        ) from error
+        )
     found = getattr(module, name, None)
     if found is None:
-        raise ValueError(f"{option}=python:{rest}: module {module_name!r} has no {name!r}")
+        own = [n for n, value in vars(module).items() if not n.startswith("_") and callable(value)]
+        close = difflib.get_close_matches(name, own, cutoff=0.5) or own[:5]
+        hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+        raise ValueError(f"{option}=python:{rest}: module {module_name!r} has no {name!r}{hint}")
     return found
 
 
@@ -101,8 +135,7 @@ def load(model: str, data: str | None, loss: str | None, *, batch_size: int, len
     batches: Any = None
     tokenizer = None
     if kind == "python":
-        made = named("--model", rest)
-        made = made() if not _is_module(made) else made
+        made = _made("--model", model, rest)
         if isinstance(made, tuple):
             if len(made) != 3:
                 raise ValueError(f"--model={model}: a function may return a model or (model, loss, batches)")
@@ -112,14 +145,22 @@ def load(model: str, data: str | None, loss: str | None, *, batch_size: int, len
     elif kind == "checkpoint":
         from validation.models import load_resnet
 
-        made = load_resnet(rest)
+        if not Path(rest).is_file():
+            raise ValueError(f"--model={model}: no such checkpoint; expected checkpoint:FILE")
+        with reading(f"--model={model}: not a checkpoint of a CIFAR ResNet"):
+            made = load_resnet(rest)
     else:
         raise ValueError(f"--model={model!r}: expected {_MODELS}")
     if not _is_module(made):
         raise ValueError(f"--model={model!r}: expected a torch.nn.Module, got {type(made).__name__}")
     usual, unit = None, "example"
     if data is not None:
-        batches, usual, unit = _data(data, batch_size, length, tokenizer, made)
+        with reading(f"--data={data}", passing=(ValueError, TypeError, OSError, ImportError)):
+            batches, usual, unit = _data(data, batch_size, length, tokenizer, made)
+    if hasattr(batches, "__getitem__") and not isinstance(batches, Iterable):
+        from torch.utils.data import DataLoader
+
+        batches = DataLoader(batches, batch_size=batch_size)  # a data set of single examples
     if loss is not None or given_loss is None:
         given_loss = _loss(loss or usual)
     return Target(made, given_loss, batches, unit)
@@ -140,8 +181,10 @@ def _hugging_face(path: str) -> tuple[Any, Any]:
     try:
         # Never the network: an unreachable hub costs half a minute of retries before anything is said.
         model = transformers.AutoModelForCausalLM.from_pretrained(path, local_files_only=True)
-    except (OSError, ValueError) as error:
+    except Exception as error:
         place = "" if local else f"; neither a folder nor in the hub's cache: run `hf download {path}` once"
+        if local:
+            place = f" ({type(error).__name__}: {str(error).strip().partition(chr(10))[0]})"
         raise ValueError(f"--model=hf:{path}: no causal language model there{place}") from error
     files = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
     if local and not any((Path(path) / f).exists() for f in files):
@@ -170,8 +213,7 @@ def _data(spec: str, size: int, length: int, tokenizer: Any, model: Any) -> tupl
     """Batches, the loss that usually goes with them, and what one unit is."""
     kind, rest = split_spec("--data", spec, _DATA)
     if kind == "python":
-        made = named("--data", rest)
-        return (made() if callable(made) else made), None, "example"
+        return _made("--data", spec, rest), None, "example"
     if kind == "npz":
         return _arrays(rest, size)
     if kind == "images":
@@ -187,13 +229,21 @@ def _arrays(path: str, size: int) -> tuple[Any, str, str]:
 
     if not Path(path).is_file():
         raise ValueError(f"--data=npz:{path}: no such file")
-    with np.load(path, allow_pickle=False) as stored:
-        missing = [k for k in ("x", "y") if k not in stored]
-        if missing:
-            raise ValueError(
-                f"--data=npz:{path}: expected arrays x and y, found {', '.join(stored) or 'none'}"
-            )
-        x, y = stored["x"], stored["y"]
+    try:
+        stored = np.load(path, allow_pickle=False)
+        found = {k: stored[k] for k in stored} if hasattr(stored, "files") else {"a single array": stored}
+    except Exception as error:  # numpy would advise to allow pickled objects
+        raise ValueError(
+            f"--data=npz:{path}: not an npz file of plain arrays; write one with "
+            f"numpy.savez({path!r}, x=..., y=...)"
+        ) from error
+    if not {"x", "y"} <= set(found):
+        raise ValueError(f"--data=npz:{path}: expected arrays x and y, found {', '.join(found) or 'none'}")
+    x, y = found["x"], found["y"]
+    if wrong := [k for k in ("x", "y") if found[k].dtype.kind not in "fiub" or not found[k].ndim]:
+        raise ValueError(
+            f"--data=npz:{path}: {wrong[0]} is {found[wrong[0]].dtype}: expected an array of numbers"
+        )
     if len(x) != len(y) or not len(x):
         raise ValueError(
             f"--data=npz:{path}: x has {len(x)} examples and y {len(y)}: expected the same, at least one"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import subprocess
@@ -17,9 +18,10 @@ import torch
 from rich.console import Console
 from synthetic_records import gaussian, make_run
 
+from certify.errors import ModelError
 from validation import cli, doctor, run
 from validation.console import Bars, duration
-from validation.results import to_json
+from validation.results import Misalignment, to_json
 
 MODEL = """
 import torch
@@ -45,7 +47,40 @@ def training():
 
 def number():
     return 3
+
+def heldout():
+    return torch.utils.data.TensorDataset(*(torch.cat(part) for part in zip(*batches())))
+
+def high_labels():
+    return [(x, y + 9) for x, y in batches()]
+
+def own_loss(model, batch):
+    return -model(batch[0]).log_softmax(1)[torch.arange(len(batch[1])), batch[1]]
+
+def wrong_loss(out, target):
+    return torch.nn.functional.cross_entropy(out, target, reduction="none")
+
+reducing = torch.nn.CrossEntropyLoss()
+
+def broken():
+    raise AssertionError("no weights yet")
+
+class Broken(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 6)
+
+    def forward(self, x):
+        return self.layer(x)[9999]
+
+def broken_forward():
+    return Broken(), classification, batches()
 """
+
+
+BUILD = ["measure", "--model", "python:users_module:build", "--at", "0"]
+HELDOUT = [*BUILD, "--data", "python:users_module:heldout", "--loss", "classification"]
+EVERYTHING = ["measure", "--model", "python:users_module:everything", "--at", "0"]
 
 
 @pytest.fixture
@@ -144,6 +179,7 @@ def test_validate_writes_the_report_and_keeps_stdout_for_results(
     assert quick_run["out"] == Path("runs/smoke")
     out, err = capsys.readouterr()
     assert "cantelli" in out
+    assert "for the claim / undecided / against it" in out
     assert "wrote runs/smoke/report.html" in out
     assert "counting: 2 to do" in err
     assert "a remark" in err
@@ -223,6 +259,63 @@ def test_certify_errors_are_one_line_and_bugs_are_not_hidden(
         (["measure", "--model", "python:users_module"], "expected python:MODULE:FUNCTION"),
         (["measure", "--model", "python:no_such:f"], "no module 'no_such'"),
         (["measure", "--model", "python:users_module:g"], "has no 'g'"),
+        (["measure", "--model", "python:users_module:biuld"], "has no 'biuld'; did you mean 'build'"),
+        (
+            ["measure", "--model", "python:users_module:broken"],
+            "--model=python:users_module:broken: your function failed: AssertionError: no weights yet; --d",
+        ),
+        (
+            ["measure", "--model", "python:bad_syntax:f"],
+            "--model=python:bad_syntax:f: importing 'bad_syntax' failed: SyntaxError",
+        ),
+        (
+            [*BUILD, "--data", "python:users_module:broken"],
+            "--data=python:users_module:broken: your function failed: AssertionError: no weights yet",
+        ),
+        (
+            ["measure", "--model", "python:users_module:broken_forward", "--at", "layer"],
+            "your model (or loss) failed on batch 0: IndexError: index 9999 is out of bounds",
+        ),
+        (
+            [*BUILD, "--data", "python:users_module:high_labels", "--loss", "python:users_module:own_loss"],
+            "your model (or loss) failed on batch 0: IndexError: index 10 is out of bounds",
+        ),
+        ([*EVERYTHING, "--loss", "python:users_module:wrong_loss"], "a loss is called as loss(model, batch)"),
+        ([*EVERYTHING, "--loss", "python:users_module:reducing"], "ready-made ones are classification,"),
+        ([*EVERYTHING, "--device", "foo"], "device='foo' is not available here"),
+        ([*EVERYTHING, "--device", "cuda:99"], "device='cuda:99' is not available here"),
+        ([*EVERYTHING, "--tier", "bounded"], "--bound is missing: tier bounded needs a number"),
+        (
+            [*EVERYTHING, "--tier", "bounded", "--bound", "-1"],
+            "bound=-1.0: expected a positive finite number",
+        ),
+        ([*EVERYTHING, "--bound", "1"], "bound=1.0: only --tier bounded uses it, not asymptotic"),
+        ([*EVERYTHING, "--max-units", "0"], "max_units=0: expected"),
+        (
+            [*EVERYTHING, "--K", "0", "--confidence", "2"],
+            "K=0: expected a whole number of at least 1; and confidence=2.0: expected",
+        ),
+        ([*EVERYTHING, "--save", "file/m"], "--save=file/m: cannot write in"),
+        ([*EVERYTHING, "--save", "/proc/m"], "--save=/proc/m: cannot write in /"),
+        ([*EVERYTHING, "--html", "/proc/m.html"], "--html=/proc/m.html: cannot write in /"),
+        ([*EVERYTHING, "--html", "."], "--html=.: is a folder; expected a file, e.g. certificate.html"),
+        (
+            [*HELDOUT, "--tier", "replicates", "--M", "100", "--K", "100"],
+            "tier='replicates': 120 units, but M + K = 200",
+        ),
+        (["measure", "--model", "python:users_module:build"], "see --list; and --data is missing"),
+        (
+            ["measure", "--model", "checkpoint:file", "--at", "0"],
+            "file: not a checkpoint of a CIFAR ResNet: ",
+        ),
+        (
+            [*BUILD, "--data", "npz:file"],
+            "not an npz file of plain arrays; write one with numpy.savez('file'",
+        ),
+        (["plan", "--target", "0.1", "file.npy"], "not a .npy file of numbers; write one with numpy.save"),
+        (["report", "nowhere", "--out", "/proc/x.html"], "--out=/proc/x.html: cannot write in /"),
+        (["report", "latin"], "path='latin': the results are not UTF-8 text (byte 0)"),
+        (["report", "negative"], "line 2: events=-3, trials="),
         (["measure", "--model", "python:users_module:number"], "expected a torch.nn.Module, got int"),
         (
             ["measure", "--model", "python:users_module:everything"],
@@ -250,8 +343,31 @@ def test_certify_errors_are_one_line_and_bugs_are_not_hidden(
 def test_mistakes_are_answered_in_one_line(
     arguments: list[str], expected: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    for name in ("file", "file.npy"):
+        (folder / name).write_text("neither arrays nor weights", encoding="utf-8")
+    (folder / "bad_syntax.py").write_text("def f(:", encoding="utf-8")
+    cell = next(r for r in gaussian(np.random.default_rng(0), cases=1) if isinstance(r, Misalignment))
+    lines = to_json(make_run(0)) + "\n" + to_json(dataclasses.replace(cell, events=-3)) + "\n"
+    for name, content in (("latin", b"\xe9" + lines.encode()), ("negative", lines.encode())):
+        (folder / name).mkdir()
+        (folder / name / "results.jsonl").write_bytes(content)
     assert cli.main(arguments) == 2
     assert expected in one_line_error(capsys)
+    assert not list(folder.glob("**/*.safetensors"))
+
+
+def test_debug_shows_the_users_own_error(folder: Path) -> None:
+    with pytest.raises(ModelError, match="failed on batch 0") as caught:
+        cli.main(["measure", "--model", "python:users_module:broken_forward", "--at", "layer", "--debug"])
+    assert isinstance(caught.value.__cause__, IndexError)
+
+
+def test_data_sets_of_single_examples_are_batched(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--batch-size", "50", "--M", "8", "--K", "8", "--json", "--html", "new/c.html"]
+    assert cli.main([*HELDOUT, *options]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["units"] == 120
+    assert "made folder new" in err
 
 
 def test_report_is_rebuilt_from_stored_results(
@@ -389,6 +505,7 @@ def test_doctor_knows_this_machine(
     monkeypatch.setenv("GRADIENT_ALIGNMENT_CACHE", "/nowhere/at/all")
     assert cli.main(["doctor", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
+    assert any(line.startswith("[validation] ") for line in doctor.lines(found))
     assert found["versions"]["torch"] == torch.__version__
     assert found["cache"]["folder"] == "/nowhere/at/all"
     assert found["self_check"]["ok"]
@@ -420,10 +537,12 @@ def test_doctor_reports_an_exception_as_a_finding(monkeypatch: pytest.MonkeyPatc
 # -- progress ----------------------------------------------------------------------------------------------
 
 
-def progress_text(*, terminal: bool, every: float, work: Callable[[Bars], None]) -> str:
+def progress_text(
+    *, terminal: bool, every: float, work: Callable[[Bars], None], patience: float = 0.0
+) -> str:
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=terminal, width=120, color_system=None)
-    with Bars(console, every=every) as bars:
+    with Bars(console, every=every, patience=patience) as bars:
         work(bars)
     return stream.getvalue()
 
@@ -431,6 +550,7 @@ def progress_text(*, terminal: bool, every: float, work: Callable[[Bars], None])
 def test_progress_is_plain_lines_where_there_is_no_terminal() -> None:
     def work(bars: Bars) -> None:
         bars.start(4, "Training")
+        bars.advance(1)
         bars.advance(2)
         bars.note("[width 16] loss 3.2")
         bars.start(0, "Counting")
@@ -439,26 +559,30 @@ def test_progress_is_plain_lines_where_there_is_no_terminal() -> None:
     text = progress_text(terminal=False, every=0.0, work=work)
     lines = text.splitlines()
     assert lines[0] == "Training: 4 to do"
-    assert lines[1].startswith("Training: 2/4, ")
-    assert lines[1].endswith(" left")
+    assert lines[1].startswith("Training: 1/4, ")
+    assert "left" not in lines[1], "one unit is too few to guess from"
+    assert lines[2].startswith("Training: 3/4, ")
+    assert lines[2].endswith(" left")
     assert "[width 16] loss 3.2" in lines  # square brackets are not markup
     assert "\x1b" not in text
     quiet = progress_text(terminal=False, every=1e9, work=work).splitlines()
     assert sum("left" in line for line in quiet) == 0
+    for terminal in (True, False):
+        assert "left" not in progress_text(terminal=terminal, every=0.0, work=work, patience=10.0)
 
 
 def test_progress_bar_shows_counts_rate_and_remaining_time() -> None:
     def work(bars: Bars) -> None:
         bars.start(4, "Training")
         bars.advance(3)
-        bars.start(2, "Counting")
-        for _ in range(2):
+        bars.start(4, "Counting")
+        for _ in range(4):
             time.sleep(0.01)
             bars.advance(1)
 
     text = progress_text(terminal=True, every=0.0, work=work)
     assert "Training" in text
-    assert "2/2" in text
+    assert "4/4" in text
     assert "/s" in text
     assert "left" in text
 
