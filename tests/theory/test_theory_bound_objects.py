@@ -183,6 +183,11 @@ class TestCalls:
             with pytest.raises(ValueError, match=message):
                 self.B(floats, M, K)
 
+    def test_exact_records_join_the_arithmetic_of_the_sizes(self) -> None:
+        value = Bound("b", lambda m, M, K: m.a * m.t)(m, np.array([2, 3]), 1)
+        assert value.dtype == np.float64
+        assert float(value) == pytest.approx(5 / 3)
+
     def test_where_is_for_single_sizes(self) -> None:
         B = Bound("b", lambda m, M, K: m.a / M, where=lambda M, K: M == K)
         assert B(m, 3, 3) == F(1, 9)
@@ -426,6 +431,10 @@ class TestRecords:
         assert ConditionalMoments(x, 1, 0).radius == 0
         assert StatisticMoments(x, 1, 1, 0).fourth == 0
         assert SubGaussianMoments(x, 0, 0).proxy == 0
+
+    def test_fractions_beyond_floats(self) -> None:
+        huge = F(10**400)
+        assert Moments(huge, huge, huge).d_align == huge
 
     def test_signs(self) -> None:
         assert TwoLawMoments(-1, 0, 0, 0).mean == -1
