@@ -405,7 +405,11 @@ def check_device(device: torch.device | str) -> torch.device:
     try:
         return torch.empty(0, device=device).device
     except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
-        raise ValueError(f"device={device!r} is not available here ({str(error).splitlines()[0]})") from error
+        if "device string" in str(error):
+            why = "no such device; expected cpu, cuda, cuda:0, mps, ..."
+        else:
+            why = str(error).splitlines()[0]
+        raise ValueError(f"device={device!r} is not available here ({why})") from error
 
 
 def _device_with(model: nn.Module, device: torch.device | str) -> torch.device:

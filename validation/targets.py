@@ -147,8 +147,14 @@ def load(model: str, data: str | None, loss: str | None, *, batch_size: int, len
 
         if not Path(rest).is_file():
             raise ValueError(f"--model={model}: no such checkpoint; expected checkpoint:FILE")
-        with reading(f"--model={model}: not a checkpoint of a CIFAR ResNet"):
+        try:
             made = load_resnet(rest)
+        except Exception as error:  # torch would advise to run what is in the file
+            why = f" ({error})" if isinstance(error, ValueError) else ""
+            raise ValueError(
+                f"--model={model}: not a checkpoint of a CIFAR ResNet{why}; expected torch.save of a "
+                "dictionary with 'state_dict'"
+            ) from error
     else:
         raise ValueError(f"--model={model!r}: expected {_MODELS}")
     if not _is_module(made):
