@@ -165,7 +165,7 @@ def report(folder: Path, out: Path | None, formats: tuple[str, ...], open_: bool
     page.check_formats(formats)
     target = folder if folder.is_dir() else folder.parent
     check_file("--out", out, "report.html")
-    if out is None and folder.exists():
+    if folder.exists() and (out is None or set(formats) - {"html"}):
         check_folder("FOLDER", target)
     try:
         records = page.load(folder)
