@@ -1,6 +1,10 @@
 """Sphinx configuration: MyST pages, furo theme, API pages from docstrings."""
 
+import sys
 from importlib.metadata import version as _version
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))  # mathml.py
 
 project = "gradient-alignment"
 author = "the gradient-alignment authors"
@@ -11,8 +15,8 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
-    "sphinx.ext.mathjax",
     "sphinx.ext.viewcode",
+    "mathml",
 ]
 myst_enable_extensions = ["dollarmath", "amsmath", "deflist", "colon_fence"]
 myst_heading_anchors = 3
@@ -26,4 +30,6 @@ napoleon_google_docstring = False
 napoleon_use_rtype = False
 
 html_theme = "furo"
+html_math_renderer = "mathml"
+html_static_path = ["_static"]
 html_title = "gradient-alignment"

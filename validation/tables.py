@@ -155,8 +155,8 @@ def geometry(records: Sequence[Geometry], id: str) -> Table | None:
     touching = sum(_touches_zero(g) for g in records)
     if touching:
         note += (
-            f" “Lower limit 0” ({touching} of {len(records)}): a signal is detected where the interval of |μ|² "
-            "alone lies above 0; the interval of d_{align} shares the same 5 % between |μ|² and its "
+            f" “Lower limit 0” ({touching} of {len(records)}): a signal is detected where the interval of "
+            "|μ|² alone lies above 0; the interval of d_{align} shares the same 5 % between |μ|² and its "
             "denominators, asks more of |μ|² than that, and so can still reach 0."
         )
     shown, rows, said = _fold(columns, rows)
