@@ -18,6 +18,7 @@ _HOME = {
     "DependenceError": "errors",
     "Estimate": "estimators",
     "GradientMoments": "moments",
+    "ModelError": "errors",
     "MomentAccumulator": "moments",
     "NonFiniteError": "errors",
     "Plan": "planning",
@@ -49,6 +50,7 @@ __all__ = [
     "DependenceError",
     "Estimate",
     "GradientMoments",
+    "ModelError",
     "MomentAccumulator",
     "NonFiniteError",
     "Plan",
@@ -75,7 +77,7 @@ if TYPE_CHECKING:
     import certify.losses as losses
     from certify.certification import Certificate, certificate
     from certify.distributed import all_reduce
-    from certify.errors import CaptureError, CertifyError, DependenceError, NonFiniteError
+    from certify.errors import CaptureError, CertifyError, DependenceError, ModelError, NonFiniteError
     from certify.estimators import Estimate, estimate, plug_in
     from certify.family import Decision, certificates, decide
     from certify.hooks import Capture, capture
