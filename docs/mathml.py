@@ -67,6 +67,8 @@ def _adapt(element: ET.Element) -> None:
         if child.tag == "mo" and text.isalpha() and text.isascii():  # tr, Var, log: a function's name
             child.set("lspace", "0" if before is None else "0.167em")
             child.set("rspace", "0" if after is not None and (after.text or "") in _OPENING else "0.167em")
+        if child.tag == "mo" and text in ("-", "−", "+") and _starts_a_term(before):
+            child.set("form", "prefix")  # a sign, not an operation between two terms
         if child.tag in _UNDER and len(child) and (child[0].text or "") in _LIMITS:
             child.tag = _UNDER[child.tag]  # set beside the sign in running text, as in TeX
         variant = child.get("mathvariant")
@@ -79,6 +81,10 @@ def _adapt(element: ET.Element) -> None:
                 side = cell.attrib.pop("columnalign", "center")
                 gap = "0" if i == 0 or side == "left" else "2em"
                 cell.set("style", f"text-align: {side}; padding: .25em 0 .25em {gap}")
+
+
+def _starts_a_term(before: ET.Element | None) -> bool:
+    return before is None or (before.tag == "mo" and (before.text or "") in set("([{,;=<>≤≥"))
 
 
 def _neighbours(

@@ -51,6 +51,9 @@ def test_what_browsers_do_not_draw_is_replaced(mathml: ModuleType) -> None:
     assert "mathvariant" not in ET.tostring(bold, encoding="unicode")
     name = ET.fromstring(mathml.to_mathml(r"2\operatorname E x", block=False))
     assert "".join(name.itertext()) == "2Ex"
+    signs = ET.fromstring(mathml.to_mathml(r"(-1, -2) - 3", block=False))
+    forms = [e.get("form") for e in signs.iter(f"{MATH}mo") if e.text in ("-", "−")]
+    assert forms == ["prefix", "prefix", None]
     limits = ET.fromstring(mathml.to_mathml(r"\sum_{i=1}^M q_i", block=True))
     assert limits.find(f".//{MATH}munderover") is not None
     lines = ET.fromstring(mathml.to_mathml(r"\begin{aligned} a &= b \\ c &= d \end{aligned}", block=True))
