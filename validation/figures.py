@@ -205,14 +205,12 @@ def draw_frequency(ax: Any, x: float, cell: Misalignment, colour: str, marker: s
 _UNCOVERED = {
     "without_replacement": (
         "Units drawn without replacement are not independent; B_{exact} here is Cantelli's inequality with "
-        "the "
-        "finite pool's mean and variance of T, which holds, and B_{align} is the iid formula, shown for "
+        "the finite pool's mean and variance of T, which holds, and B_{align} is the iid formula, shown for "
         "comparison."
     ),
     "fresh": (
         "Every trial uses units of its own, so trials are few; the lines are estimates of the bounds, the "
-        "counts "
-        "above refer to their upper confidence limits."
+        "counts above refer to their upper confidence limits."
     ),
 }
 
@@ -228,18 +226,16 @@ def _misalignment_caption(cells: Sequence[Misalignment], hidden: int, brief: boo
     bars = f"{f.method}, {100 * f.confidence:.5g} % each"
     known = sum(c.log_probability is not None for c in cells)
     text = (
-        f"What to see: the measured frequency of T ≤ 0 (black points, bars: {bars}) "
-        f"should stay below B_{{exact}} (blue, solid) and B_{{align}} (orange, dashed). The whole interval "
-        "is "
-        f"below B_{{exact}} in {covered} of {len(cells)} cells and above it in {above}. "
-        f"B_{{exact}} is above ½, weaker than a coin toss, in {weak[0]} cells, B_{{align}} in {weak[1]}; "
-        f"vacuous, 1 to printing accuracy (crosses), are {vacuous[0]} and {vacuous[1]} of these. "
+        f"What to see: the measured frequency of T ≤ 0 (black points, bars: {bars}) should stay below "
+        f"B_{{exact}} (blue, solid) and B_{{align}} (orange, dashed). The whole interval is below "
+        f"B_{{exact}} in {covered} of {len(cells)} cells and above it in {above}. B_{{exact}} is above ½, "
+        f"weaker than a coin toss, in {weak[0]} cells, B_{{align}} in {weak[1]}; vacuous, 1 to printing "
+        f"accuracy (crosses), are {vacuous[0]} and {vacuous[1]} of these. "
     )
     if brief:
         return (
-            f"Read as above. The whole interval is below B_{{exact}} in {covered} of {len(cells)} cells "
-            "and above it "
-            f"in {above}. {_UNCOVERED.get(cells[0].protocol, '')}"
+            f"Read as above. The whole interval is below B_{{exact}} in {covered} of {len(cells)} cells and "
+            f"above it in {above}. {_UNCOVERED.get(cells[0].protocol, '')}"
         )
     if zero:
         text += (
@@ -263,11 +259,9 @@ def _misalignment_alt(members: Sequence[Misalignment], name: str) -> str:
     first, last = min(members, key=lambda c: n_eff(c.M, c.K)), max(members, key=lambda c: n_eff(c.M, c.K))
     return (
         f"{name}: measured misalignment goes from {value_of(first.frequency):.3g} at M = {first.M}, K = "
-        f"{first.K} "
-        f"to {value_of(last.frequency):.3g} at M = {last.M}, K = {last.K}; B_exact from "
-        f"{value_of(first.B_exact):.3g} "
-        f"to {value_of(last.B_exact):.3g}; B_align from {value_of(first.B_align):.3g} to "
-        f"{value_of(last.B_align):.3g}."
+        f"{first.K} to {value_of(last.frequency):.3g} at M = {last.M}, K = {last.K}; B_exact from "
+        f"{value_of(first.B_exact):.3g} to {value_of(last.B_exact):.3g}; B_align from "
+        f"{value_of(first.B_align):.3g} to {value_of(last.B_align):.3g}."
     )
 
 
@@ -414,14 +408,11 @@ def _looseness_caption(marks: Sequence[dict[str, Any]]) -> str:
     off = sum((m["align_ratio"] or 0) > _CEILING for m in marks)
     text = (
         "What to see: a factor of 1 would be a bound attained; higher is looser. A second-moment bound "
-        "decays like "
-        "1/n_{eff} while a light-tailed truth decays exponentially, so looseness grows to the right. "
-        + "; ".join(parts)
-        + "."
+        "decays like 1/n_{eff} while a light-tailed truth decays exponentially, so looseness grows to the "
+        "right. " + "; ".join(parts) + "."
     )
     text += (
         " Right: B_{align} sees only the smaller of d_{par} and d_{2}; averaging b* = d_{par}/d_{2} units "
-        "into one "
-        "would make the two bounds equal."
+        "into one would make the two bounds equal."
     )
     return text + (f" {off} ratios above 10¹² are arrows at the top edge." if off else "")

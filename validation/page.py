@@ -31,13 +31,11 @@ _INTROS = {
     ),
     "resnet20": (
         "Residual networks trained on real images; the gradients are those of single held-out examples at "
-        "the "
-        "outputs of residual blocks."
+        "the outputs of residual blocks."
     ),
     "neox": (
         "Transformers of the Pythia architecture trained on real text; the unit is a held-out sequence, "
-        "because "
-        "tokens of one sequence are not independent."
+        "because tokens of one sequence are not independent."
     ),
 }
 _PROTOCOLS = {
@@ -176,9 +174,8 @@ def lead(records: Sequence[Record], run: Run) -> str:
     trials = sum(c.trials for c in cells)
     if cells:
         text += (
-            "The event T ≤ 0, a mean gradient over M units pointing against one over K others, was "
-            "counted in "
-            f"{number(trials)} trials over {number(len(cells))} cells"
+            "The event T ≤ 0, a mean gradient over M units pointing against one over K others, was counted "
+            f"in {number(trials)} trials over {number(len(cells))} cells"
         )
         if training:
             trained = len({(t.suite, t.case, t.seed) for t in training})

@@ -62,10 +62,8 @@ def dimensions(geometry: Sequence[Geometry], id: str, title: str) -> Figure | No
     methods = " or ".join(dict.fromkeys(g.d_align.method for g in geometry if _is_drawn(g, "d_align")))
     caption = (
         "What to see: whether the dimension grows from left to right. Points are trained networks, one per "
-        "seed, "
-        f"with {100 * geometry[0].d_align.confidence:g} % intervals ({methods or 'none'}); lines join "
-        "geometric "
-        f"means over seeds; unit: {geometry[0].unit}. "
+        f"seed, with {100 * geometry[0].d_align.confidence:g} % intervals ({methods or 'none'}); lines join "
+        f"geometric means over seeds; unit: {geometry[0].unit}. "
     )
     if lost:
         caption += (
@@ -190,11 +188,10 @@ def misalignment_by_width(cells: Sequence[Misalignment], id: str, title: str) ->
     seeds = len({c.seed for c in cells})
     f = cells[0].frequency
     caption = (
-        "What to see: whether each line falls from left to right: wider networks, same M and K. "
-        f"Points are trained networks, {seeds} seed{'s' if seeds > 1 else ''} per width; bars: {f.method}, "
+        "What to see: whether each line falls from left to right: wider networks, same M and K. Points are "
+        f"trained networks, {seeds} seed{'s' if seeds > 1 else ''} per width; bars: {f.method}, "
         f"{100 * f.confidence:.5g} % each, which do not show the spread between networks; lines join means "
-        "over "
-        "seeds; arrows down: no event."
+        "over seeds; arrows down: no event."
     )
     return figure(id, title, caption, panels, tuple(cell_row(c) for c in cells), SHOWN)
 
