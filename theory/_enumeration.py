@@ -203,6 +203,10 @@ def finite_support_distribution(
 
     Parameters, errors and method as in :func:`finite_support_probability`.
 
+    Notes
+    -----
+    Source: elementary enumeration, as in ``finite_support_probability``.
+
     Examples
     --------
     >>> from theory.laws import coin

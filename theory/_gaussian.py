@@ -215,6 +215,10 @@ def gaussian_log_probability(
     Shapes, errors and method as in :func:`gaussian_probability`; natural logarithm, float64; ``-inf`` only
     where T is constant and above the threshold.
 
+    Notes
+    -----
+    Source: see ``gaussian_probability``, whose logarithm this is.
+
     Examples
     --------
     >>> import math

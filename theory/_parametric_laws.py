@@ -18,6 +18,10 @@ Float = NDArray[np.float64]
 def flat_spectrum(d: int, trace: float = 1.0) -> Float:
     """Eigenvalues of an isotropic covariance: ``d`` equal values with sum ``trace``.
 
+    Notes
+    -----
+    Source: definition.
+
     Examples
     --------
     >>> flat_spectrum(4)
@@ -41,6 +45,10 @@ def power_law_spectrum(d: int, exponent: float, trace: float = 1.0) -> Float:
 
 def spiked_spectrum(d: int, spike: float, rank: int = 1, trace: float = 1.0) -> Float:
     """Eigenvalues with ``rank`` spikes, each ``spike`` times one of the d - rank bulk values, sum ``trace``.
+
+    Notes
+    -----
+    Source: the spiked covariance model (Johnstone 2001).
 
     Examples
     --------

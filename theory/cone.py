@@ -41,6 +41,10 @@ def prove_dominates_cantelli(bound: Bound, *, timeout: float = 4.0) -> Dominance
     Dominance or None
         ``None`` means not proved, which says nothing about the truth of the bound.
 
+    Notes
+    -----
+    Source: Cantelli 1928 and the moment cone ``a^2 <= m2^2 t``.
+
     Examples
     --------
     >>> from theory.bounds import B_align

@@ -232,6 +232,10 @@ def multiply(left: Combination, right: Combination) -> dict[Graph, Any]:
 def quotient(graph: Graph, blocks: Sequence[Sequence[int]]) -> Graph:
     """Merge the vertices of each block into one draw (edges inside a block become loops).
 
+    Notes
+    -----
+    Source: definition: identified vertices of a graph.
+
     Examples
     --------
     >>> quotient(Graph.of((0, 1)), [(0, 1)]) == Graph.of((0, 0))
@@ -251,6 +255,10 @@ def law_value(graph: Graph, laws: Mapping[str, tuple[Sequence[Any], Sequence[Any
         Any graph.
     laws
         Law label -> (atoms, weights); atoms are sequences of numbers, weights sum to one.
+
+    Notes
+    -----
+    Source: definition of the moment tensors, summed over the atoms.
 
     Examples
     --------

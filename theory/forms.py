@@ -73,6 +73,10 @@ def _pairings(halves: Sequence[int]) -> Iterator[tuple[tuple[tuple[int, int], ..
 def to_central(combination: Combination) -> dict[Graph, Any]:
     """Rewrite raw moments as central ones, ``q = mu + c`` at every draw.
 
+    Notes
+    -----
+    Source: expansion of each raw moment tensor about the mean, multilinear in the half-edges.
+
     Examples
     --------
     >>> from theory.scalars import to_expression

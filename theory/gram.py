@@ -46,6 +46,10 @@ def estimator_terms(target: Graph | Combination) -> dict[Graph, list[tuple[Graph
     Returns a mapping from each raw graph to pairs (homomorphism graph, integer or symbolic coefficient); the
     estimator is ``sum over graphs (1/(n)_k) sum over pairs coefficient * hom``.
 
+    Notes
+    -----
+    Source: Moebius inversion on the partition lattice (Rota 1964).
+
     Examples
     --------
     >>> {g.edges: [(h.edges, c) for h, c in v] for g, v in estimator_terms(Graph.of((0, 1), (1, 2))).items()}
@@ -71,6 +75,10 @@ def _loops(graph: Graph) -> bool:
 
 def unbiased_expression(target: Graph | Combination, n: Any) -> sp.Expr:
     """Unbiased estimator of a graph (or combination) as a sympy expression in Gram sums and n.
+
+    Notes
+    -----
+    Source: Moebius inversion on the partition lattice (Rota 1964) applied to injective sums.
 
     Examples
     --------

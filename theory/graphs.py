@@ -135,6 +135,10 @@ def u_statistic(graph: Graph, sample: str) -> Polynomial:
 
     ``U = 1/(n)_k  sum over distinct i_1..i_k of prod over edges (q_i . q_j)``.
 
+    Notes
+    -----
+    Source: Hoeffding, "A class of statistics with asymptotically normal distribution", 1948.
+
     Examples
     --------
     >>> expectation(u_statistic(Graph.of((0, 1)), "units"), Design.iid(units=sp.Symbol("n"))).expression()

@@ -13,6 +13,10 @@ def set_partitions(
 
     The number of partitions is the Bell number B(len(items)) when ``apart`` is empty.
 
+    Notes
+    -----
+    Source: Stanley, *Enumerative Combinatorics* I, section 1.9 (blocks added one element at a time).
+
     Examples
     --------
     >>> sum(1 for _ in set_partitions(range(4)))
@@ -48,6 +52,10 @@ def moebius(partition: Iterable[Sequence[int]]) -> int:
 
 def falling_factorial(x: Any, k: int) -> Any:
     """Number of injective maps from k things into x things: ``x (x-1) ... (x-k+1)``.
+
+    Notes
+    -----
+    Source: Stanley, *Enumerative Combinatorics* I, section 1.9: the number of injective maps.
 
     Examples
     --------

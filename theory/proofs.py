@@ -307,6 +307,10 @@ def prove(
     :class:`Proof` (saying which of the two methods succeeded), :class:`CounterModel` (re-checked in exact
     rational arithmetic) or :class:`Undecided`.
 
+    Notes
+    -----
+    Source: Handelman 1988 for the certificate; de Moura and Bjorner, "Z3", TACAS 2008, for the solver.
+
     Examples
     --------
     >>> x = sp.Symbol("x", real=True)

@@ -44,6 +44,10 @@ def decide(bound: Bound, law: FiniteLaw, M: int, K: int) -> WorstCase | None:
     TypeError
         If the bound is no ``Bound`` or the law no ``FiniteLaw``.
 
+    Notes
+    -----
+    Source: definition of the event; enumeration by :mod:`theory.exact`.
+
     Examples
     --------
     >>> from theory.laws import coin
