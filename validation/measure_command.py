@@ -242,8 +242,7 @@ def _show(certificates: Mapping[str, Any], note: str, explain: bool, written: li
         table.add_row(
             name,
             str(c.d),
-            *(number(q.estimate) for q in (c.d_par, c.d_2, c.d_align)),
-            *(_bound(q) for q in (c.B_exact, c.B_align)),
+            *(_with_limit(q) for q in (c.d_par, c.d_2, c.d_align, c.B_exact, c.B_align)),
             number(c.upper) if c.misalignment.limit is not None else "–",
             f"[{styles.get(c.state, 'yellow')}]{c.state}[/]",
         )
@@ -251,7 +250,7 @@ def _show(certificates: Mapping[str, Any], note: str, explain: bool, written: li
     console.print(table)
     sizes = f"n = {first.n} units ({first.unit}), positions {first.positions}, M = {first.M}, K = {first.K}"
     console.print(f"{sizes}; {note}", style="dim", markup=False, soft_wrap=True)
-    console.print("B: estimate, then upper limit after ≤", style="dim", markup=False)
+    console.print("each: estimate, then its one-sided limit after ≥ or ≤", style="dim", markup=False)
     if explain:
         for c in certificates.values():
             console.print(f"\n{c.explain()}", markup=False)
@@ -259,10 +258,14 @@ def _show(certificates: Mapping[str, Any], note: str, explain: bool, written: li
         console.print(f"wrote {path}", markup=False, soft_wrap=True)
 
 
-def _bound(q: Any) -> str:
+def _with_limit(q: Any) -> str:
+    """``estimate ≤ upper limit`` or ``estimate ≥ lower limit``, whichever side is the unfavourable one."""
     from validation.page import number
 
-    return number(q.estimate) + (f" ≤ {number(q.limit.high)}" if q.limit is not None else "")
+    if q.limit is None:
+        return number(q.estimate)
+    side = f"≤ {number(q.limit.high)}" if q.limit.alternative == "less" else f"≥ {number(q.limit.low)}"
+    return f"{number(q.estimate)} {side}"
 
 
 def _write_page(path: Path, certificates: Mapping[str, Any], model: str, data: str | None, note: str) -> None:
