@@ -233,7 +233,7 @@ def _show(certificates: Mapping[str, Any], note: str, explain: bool, written: li
         pad_edge=False,
         header_style="dim",
     )
-    for head in ("module", "d", "d_par", "d_2", "d_align", "B_exact", "B_align", "P(T ≤ 0) at most", "state"):
+    for head in ("module", "d", "d_par", "d_2", "d_align", "B_exact", "B_align", "P(T ≤ 0)\nat most", "state"):
         table.add_column(
             head, justify="left" if head in ("module", "state") else "right", no_wrap=head != "state"
         )
@@ -250,7 +250,7 @@ def _show(certificates: Mapping[str, Any], note: str, explain: bool, written: li
     console.print(table)
     sizes = f"n = {first.n} units ({first.unit}), positions {first.positions}, M = {first.M}, K = {first.K}"
     console.print(f"{sizes}; {note}", style="dim", markup=False, soft_wrap=True)
-    console.print("each: estimate, then its one-sided limit after ≥ or ≤", style="dim", markup=False)
+    console.print("each: the estimate, below it its one-sided limit", style="dim", markup=False)
     if explain:
         for c in certificates.values():
             console.print(f"\n{c.explain()}", markup=False)
@@ -259,13 +259,13 @@ def _show(certificates: Mapping[str, Any], note: str, explain: bool, written: li
 
 
 def _with_limit(q: Any) -> str:
-    """``estimate ≤ upper limit`` or ``estimate ≥ lower limit``, whichever side is the unfavourable one."""
+    """Estimate over its limit on the unfavourable side; two lines, so that a row fits 80 columns."""
     from validation.page import number
 
     if q.limit is None:
         return number(q.estimate)
     side = f"≤ {number(q.limit.high)}" if q.limit.alternative == "less" else f"≥ {number(q.limit.low)}"
-    return f"{number(q.estimate)} {side}"
+    return f"{number(q.estimate)}\n{side}"
 
 
 def _write_page(path: Path, certificates: Mapping[str, Any], model: str, data: str | None, note: str) -> None:
