@@ -233,7 +233,17 @@ def _show(certificates: Mapping[str, Any], note: str, explain: bool, written: li
         pad_edge=False,
         header_style="dim",
     )
-    for head in ("module", "d", "d_par", "d_2", "d_align", "B_exact", "B_align", "P(T ≤ 0)\nat most", "state"):
+    for head in (
+        "module",
+        "d",
+        "d_par",
+        "d_2",
+        "d_align",
+        "B_exact",
+        "B_align",
+        "P(T ≤ 0)\nat most",
+        "state",
+    ):
         table.add_column(
             head, justify="left" if head in ("module", "state") else "right", no_wrap=head != "state"
         )
