@@ -16,6 +16,7 @@ SCHEMA = 1
 
 Verdict = Literal["holds", "violated", "inconclusive"]
 Protocol = Literal["fresh", "with_replacement", "without_replacement"]
+Pair = Literal["test-test", "train-test", "train-train"]
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,8 @@ class Training:
     test_accuracy: Measured | None
     recipe: str
     """Optimizer, learning-rate rule and budget in one line."""
+    step: int | None = None
+    """Training step at which the network was taken; None is the end of the budget."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,8 @@ class Geometry:
     """False where the interval of m2_squared covers 0: no signal detected, no certificate."""
     assumptions: tuple[str, ...]
     seconds: float
+    step: int | None = None
+    """Training step at which the network was taken; None is the end of the budget."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +133,16 @@ class Misalignment:
     """Of B_exact: violated if the frequency's lower limit exceeds it, holds if the upper is below it."""
     verdict_align: Verdict
     seconds: float
+    step: int | None = None
+    """Training step at which the network was taken; None is the end of the budget."""
+    pair: Pair = "test-test"
+    """Which samples the M and the K units come from."""
+    B_regrouped: Measured | None = None
+    """B_align with its units averaged in groups of the estimated best size b*, where that was computed."""
+    regrouping: int | None = None
+    """The whole group size behind ``B_regrouped``."""
+    normal_log_probability: float | None = None
+    """log of Phi(-E T / sd T), the central-limit approximation: no bound, shown for comparison."""
 
 
 Record = Run | Training | Geometry | Misalignment
