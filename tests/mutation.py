@@ -16,7 +16,10 @@ from pathlib import Path
 
 ROOMS = {
     "graphs": ("graphs", "dot_graph", "forms", "partitions", "gram"),
-    "bounds": ("bounds", "moments", "conditional", "formula"),
+    "bounds": (
+        *("bounds", "moments", "moment_records", "conditional", "formula"),
+        *("symbolic_formula", "assumptions", "sizes"),
+    ),
     "exact": ("_enumeration", "_gaussian", "_contour"),
 }
 

@@ -57,7 +57,12 @@ def test_imports_point_one_way(package):
 
 def test_hypothesis_is_imported_by_the_strategies_only():
     users = {p.name for p in (ROOT / "theory").glob("*.py") if "hypothesis" in imports(p, module_level=True)}
-    assert users == {"strategies.py"}
+    assert "strategies.py" not in users, "strategies.py only gathers the parts"
+    assert users
+    assert all(name.startswith("_strategies_") for name in users)
+    for path in (ROOT / "theory").glob("*.py"):  # and no other module reaches the parts when it is imported
+        if path.name != "strategies.py" and path.name not in users:
+            assert "_strategies_" not in path.read_text(), path.name
 
 
 @pytest.mark.parametrize("module", ["estimators", "intervals", "moments"])

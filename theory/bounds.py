@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import Any
 
 from theory.arithmetic import Count, convert, exp, kind_of, log, maximum, minimum, ratio, sample_size, sqrt
+from theory.assumptions import Assumption
 from theory.conditional import (
     B_conditional_bernstein,
     B_conditional_cantelli,
@@ -21,15 +22,16 @@ from theory.conditional import (
     P_gaussian,
     if_positive,
 )
-from theory.formula import Assumption, Bound, Sizes, bound
-from theory.moments import (
+from theory.formula import Bound, bound
+from theory.moment_records import (
     ConditionalMoments,
     GaussianInput,
-    Moments,
     StatisticMoments,
     SubGaussianMoments,
     TwoLawMoments,
 )
+from theory.moments import Moments
+from theory.sizes import Sizes
 
 _SECOND = frozenset({Assumption.IID, Assumption.INDEPENDENT_SAMPLES, Assumption.FINITE_SECOND_MOMENT})
 _LAWS = "every law with finite second moments; m2 = 0 gives the vacuous value 1"

@@ -11,8 +11,9 @@ import numpy as np
 from array_api_compat import array_namespace, device
 
 from theory.arithmetic import convert, exp, kind_of, ratio
-from theory.formula import Assumption, Bound
-from theory.moments import ConditionalMoments, GaussianInput, StatisticMoments, SubGaussianMoments
+from theory.assumptions import Assumption
+from theory.formula import Bound
+from theory.moment_records import ConditionalMoments, GaussianInput, StatisticMoments, SubGaussianMoments
 
 
 def if_positive(mean: Any, value: Any) -> Any:

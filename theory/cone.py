@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
+from theory.assumptions import Assumption
 from theory.dominance import Case, Dominance, Step
-from theory.formula import Assumption, Bound
+from theory.formula import Bound
 from theory.moments import Moments
 
 __all__ = ["prove_dominates_cantelli"]

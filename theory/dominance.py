@@ -16,7 +16,8 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from theory import verify
-from theory.formula import Assumption, Bound
+from theory.assumptions import Assumption
+from theory.formula import Bound
 from theory.moments import Moments
 
 if TYPE_CHECKING:

@@ -5,165 +5,20 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from enum import Enum
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from array_api_compat import array_namespace
 
-from theory.arithmetic import (
-    Count,
-    convert,
-    exp,
-    kind_of,
-    log,
-    maximum,
-    minimum,
-    package,
-    sample_size,
-    sqrt,
-)
+from theory.arithmetic import Count, convert, kind_of, maximum, minimum, package, sample_size
+from theory.assumptions import Assumption, assumptions
 from theory.moments import Moments
+from theory.sizes import ANY, Sizes
+from theory.symbolic_formula import from_sympy
 from theory.tracing import Traced
 
 if TYPE_CHECKING:
     import sympy
-
-
-class Assumption(Enum):
-    """What a bound needs to be true; a result carries the assumptions it rests on.
-
-    Examples
-    --------
-    >>> Assumption.GAUSSIAN.value
-    'Gaussian units'
-    """
-
-    IID = "independent and identically distributed units"
-    INDEPENDENT_SAMPLES = "independent units"
-    FINITE_SECOND_MOMENT = "finite second moments"
-    FINITE_FOURTH_MOMENT = "finite fourth moments"
-    NONZERO_MEAN = "nonzero mean"
-    BOUNDED = "bounded units"
-    SUBGAUSSIAN = "sub-Gaussian units"
-    GAUSSIAN = "Gaussian units"
-    GIVEN_TRAIN_MEAN = "conditional on the training mean"
-
-
-_ALIASES = {
-    "iid": Assumption.IID,
-    "independent samples": Assumption.INDEPENDENT_SAMPLES,
-    "independence": Assumption.INDEPENDENT_SAMPLES,
-    "bounded": Assumption.BOUNDED,
-    "sub-gaussian": Assumption.SUBGAUSSIAN,
-    "subgaussian": Assumption.SUBGAUSSIAN,
-    "gaussian": Assumption.GAUSSIAN,
-    "given train mean": Assumption.GIVEN_TRAIN_MEAN,
-}
-
-
-def assumptions(given: Assumption | str | Iterable[Assumption | str] | None) -> frozenset[Assumption]:
-    """Read assumptions from values, phrases separated by commas, or a mixture of both.
-
-    Parameters
-    ----------
-    given
-        ``None`` for nothing beyond what every bound here needs (independent, identically distributed units).
-
-    Raises
-    ------
-    ValueError
-        If a phrase names no assumption.
-
-    Examples
-    --------
-    >>> sorted(a.name for a in assumptions("independent units, finite second moments"))
-    ['FINITE_SECOND_MOMENT', 'INDEPENDENT_SAMPLES']
-    >>> assumptions("unicorns")
-    Traceback (most recent call last):
-        ...
-    ValueError: assumes='unicorns': expected Assumption values or phrases among 'independent ...
-    """
-    if given is None:
-        return frozenset()
-    if isinstance(given, Assumption):
-        return frozenset({given})
-    if not isinstance(given, str):
-        return frozenset().union(*(assumptions(item) for item in given))
-    phrases = {item.value.lower(): item for item in Assumption} | _ALIASES
-    phrases |= {item.name.lower().replace("_", " "): item for item in Assumption}
-    found = set()
-    for phrase in (part.strip().lower() for part in given.split(",")):
-        for candidate in (phrase, phrase.removesuffix("s"), phrase + "s"):
-            if candidate in phrases:
-                found.add(phrases[candidate])
-                break
-        else:
-            raise ValueError(
-                f"assumes={given!r}: expected Assumption values or phrases among "
-                + ", ".join(repr(item.value) for item in Assumption)
-                + "; separate phrases by commas"
-            )
-    return frozenset(found)
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """The range of a sample size for which a bound is claimed.
-
-    Parameters
-    ----------
-    low, high
-        Inclusive limits; ``high=None`` for no limit.
-
-    Examples
-    --------
-    >>> Sizes.read(">=2"), Sizes.read(3), Sizes.read(range(1, 5)), Sizes.read(None)
-    (Sizes(low=2, high=None), Sizes(low=3, high=3), Sizes(low=1, high=4), Sizes(low=1, high=None))
-    >>> Sizes.read((2, 8)).text("M"), 9 in Sizes.read((2, 8))
-    ('2 <= M <= 8', False)
-    """
-
-    low: int = 1
-    high: int | None = None
-
-    @classmethod
-    def read(cls, given: Any, name: str = "M") -> Sizes:
-        """Accept ``None`` (any), ``3`` (exactly), ``">=2"``, ``"<=8"``, ``(2, None)`` or a ``range``."""
-        try:
-            if given is None:
-                return cls()
-            if isinstance(given, Sizes):
-                return given
-            if isinstance(given, str):
-                text = given.replace(" ", "").replace("≥", ">=").replace("≤", "<=")
-                low, high = (int(text[2:]), None) if text.startswith(">=") else (1, int(text[2:]))
-                if text[:2] not in (">=", "<="):
-                    raise ValueError
-            elif isinstance(given, range) and given.step == 1:
-                low, high = given.start, given.stop - 1
-            elif isinstance(given, tuple):
-                low, high = given
-            elif isinstance(given, int) and not isinstance(given, bool):
-                low = high = given
-            else:
-                raise ValueError
-            if low < 1 or (high is not None and high < low):
-                raise ValueError
-        except (ValueError, TypeError):
-            raise ValueError(
-                f"{name}={given!r}: expected a number >= 1, '>=2', '<=8', (low, high), a range, or None"
-            ) from None
-        return cls(low, high)
-
-    def __contains__(self, size: int) -> bool:
-        return self.low <= size and (self.high is None or size <= self.high)
-
-    def text(self, name: str) -> str:
-        """The range in words, for messages."""
-        if self.high is None:
-            return f"{name} >= {self.low}"
-        return f"{name} = {self.low}" if self.low == self.high else f"{self.low} <= {name} <= {self.high}"
 
 
 _REMEDY = (
@@ -231,8 +86,8 @@ class Bound:
     domain: str = field(default="every law with finite second moments", repr=False)
     direction: Literal["upper", "equal"] = "upper"
     status: Literal["proved", "claimed", "reference"] = "claimed"
-    M: Sizes = Sizes()
-    K: Sizes = Sizes()
+    M: Sizes = ANY
+    K: Sizes = ANY
     where: Callable[[int, int], bool] | None = field(default=None, repr=False)
     inputs: type[Any] = field(default=Moments, repr=False)
     symbolic: Callable[[], Any] | None = field(default=None, repr=False)
@@ -442,7 +297,7 @@ def _make(
     symbolic = None
     if package(formula) == "sympy":
         name = name or str(formula)
-        formula, symbolic = _from_sympy(formula)
+        formula, symbolic = from_sympy(formula)
     elif not callable(formula):
         raise TypeError(f"formula={formula!r}: expected a callable of (moments, M, K) or a sympy expression")
     return Bound(
@@ -456,49 +311,3 @@ def _make(
         inputs=inputs,
         symbolic=symbolic,
     )
-
-
-def _from_sympy(expression: Any) -> tuple[Callable[[Any, Any, Any], Any], Callable[[], Any]]:
-    import sympy
-
-    known = ("m2", "a", "t", "V", "d_par", "d_2", "d_align", "n_eff", "M", "K")
-    unknown = sorted(s.name for s in expression.free_symbols if s.name not in known)
-    if unknown:
-        raise ValueError(
-            f"symbols {unknown} in {expression}: expected only {', '.join(known)}; substitute the rest"
-        )
-    used = sorted(expression.free_symbols, key=lambda s: s.name)
-
-    def value_of(name: str, m: Moments, M: Any, K: Any) -> Any:
-        if name in ("M", "K"):
-            return M if name == "M" else K
-        if name == "V":
-            return m.a / M + m.a / K + m.t / M / K
-        return M * K / (M + K + 1) if name == "n_eff" else getattr(m, name)
-
-    numeric = {
-        "Min": minimum,
-        "Max": maximum,
-        "min": minimum,
-        "max": maximum,
-        "exp": exp,
-        "log": log,
-        "sqrt": sqrt,
-    }
-    compiled = sympy.lambdify(used, expression, modules=[numeric, "math"])
-
-    def formula(m: Any, M: Any, K: Any) -> Any:
-        values = [value_of(symbol.name, m, M, K) for symbol in used]
-        if all(isinstance(value, Fraction) for value in values):  # lambdify would print 1/2 as a float
-            pairs = [
-                (s, sympy.Rational(v.numerator, v.denominator)) for s, v in zip(used, values, strict=True)
-            ]
-            result = expression.subs(pairs)
-            if result.is_Rational:
-                return Fraction(int(result.p), int(result.q))
-            if not result.is_finite:
-                raise ZeroDivisionError(f"{expression} at {pairs}")
-            return float(result)
-        return compiled(*values)
-
-    return formula, lambda: expression

@@ -1,15 +1,12 @@
-"""What bounds are functions of: frozen records of population moments, validated once.
+"""What the bounds of paper 1 are functions of: the three population scalars, validated once.
 
-``Moments`` carries the three scalars of paper 1.  The other records carry what bounds under stronger
-assumptions need; each is passed in the same place, ``B(record, M, K)``.
+Records for bounds under other assumptions are in ``theory.moment_records``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from fractions import Fraction
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,7 +14,7 @@ from array_api_compat import array_namespace, is_array_api_obj
 
 from theory.arithmetic import Kind, convert, kind_of, maximum, minimum, ratio, sample_size, sqrt
 
-_RELATIVE = 1e-9  # rounding allowance of the float checks; Fractions are checked exactly
+RELATIVE = 1e-9  # rounding allowance of the float checks; Fractions are checked exactly
 
 
 class HasScalars(Protocol):
@@ -26,23 +23,13 @@ class HasScalars(Protocol):
     def scalars(self) -> tuple[Any, Any, Any]: ...
 
 
-class FiniteSupport(Protocol):
-    """A law with finitely many rational atoms (see ``theory.laws.FiniteLaw``)."""
-
-    @property
-    def atoms(self) -> tuple[tuple[Fraction, ...], ...]: ...
-
-    @property
-    def weights(self) -> tuple[Fraction, ...]: ...
-
-
-def _all(condition: Any) -> bool:
+def holds(condition: Any) -> bool:
     if is_array_api_obj(condition):
         return bool(array_namespace(condition).all(condition))
     return bool(condition)
 
 
-def _normalise(record: Any, signed: tuple[str, ...] = ()) -> Kind:
+def normalise(record: Any, signed: tuple[str, ...] = ()) -> Kind:
     """Bring all fields to one arithmetic and check sign and finiteness; shared by every record."""
     names = [field.name for field in fields(record)]
     values = [getattr(record, name) for name in names]
@@ -62,11 +49,11 @@ def _normalise(record: Any, signed: tuple[str, ...] = ()) -> Kind:
             finite = array_namespace(value).isfinite(value)
         else:
             finite = math.isfinite(value) if kind == "float" else True
-        if not _all(finite):
+        if not holds(finite):
             raise ValueError(
                 f"{owner}: {name}={given!r}: expected a finite value; remove NaN and infinity first"
             )
-        if name not in signed and not _all(value >= 0):
+        if name not in signed and not holds(value >= 0):
             raise ValueError(
                 f"{owner}: {name}={given!r}: expected a value >= 0 (a population moment); "
                 "an unbiased estimate may be negative, and then there is no certificate"
@@ -117,12 +104,12 @@ class Moments:
 
     def __post_init__(self) -> None:
         given = (self.m2, self.a, self.t)
-        kind = _normalise(self)
+        kind = normalise(self)
         if kind == "opaque":
             return
         m2, a, t = self.rescaled()
-        slack: Any = 0 if kind == "exact" else _RELATIVE
-        if not _all(a * a <= m2 * m2 * t * (1 + slack)):
+        slack: Any = 0 if kind == "exact" else RELATIVE
+        if not holds(a * a <= m2 * m2 * t * (1 + slack)):
             shown = "Moments(m2={!r}, a={!r}, t={!r})".format(*given)
             raise ValueError(
                 f"{shown}: expected a^2 <= m2^2 t, which every law satisfies "
@@ -244,239 +231,3 @@ class Moments:
     def d_align(self) -> Any:
         """Effective alignment dimension min(d_par, d_2) = m2^2 / max(a, t)."""
         return minimum(self.d_par, self.d_2)
-
-
-@dataclass(frozen=True)
-class TwoLawMoments:
-    """Scalars when the M training units and the K test units follow two different laws.
-
-    mean = mu_1^T mu_2, a_train = mu_2^T Sigma_1 mu_2, a_test = mu_1^T Sigma_2 mu_1, t = tr(Sigma_1 Sigma_2).
-
-    Parameters
-    ----------
-    mean
-        E T; may be negative, and then no one-sided bound helps.
-    a_train, a_test, t
-        The variance terms: Var T = a_train/M + a_test/K + t/(MK).
-
-    Examples
-    --------
-    >>> TwoLawMoments(1, 2, 3, 4).variance(1, 2)
-    Fraction(11, 2)
-    """
-
-    mean: Any
-    a_train: Any
-    a_test: Any
-    t: Any
-
-    def __post_init__(self) -> None:
-        _normalise(self, signed=("mean",))
-
-    @classmethod
-    def from_laws(cls, train: FiniteSupport, test: FiniteSupport) -> TwoLawMoments:
-        """Exact moments of two finite-support laws on one space.
-
-        Parameters
-        ----------
-        train, test
-            Laws of the units in mu_M and in g_K; equal dimension.
-
-        Examples
-        --------
-        >>> from theory.laws import FiniteLaw, coin
-        >>> TwoLawMoments.from_laws(coin(), FiniteLaw([2], [1]))
-        TwoLawMoments(mean=Fraction(1, 1), a_train=Fraction(1, 1), a_test=Fraction(0, 1), t=Fraction(0, 1))
-        """
-        mu_1, mu_2 = _mean(train), _mean(test)
-        if len(mu_1) != len(mu_2):
-            raise ValueError(
-                f"dimensions {len(mu_1)} and {len(mu_2)}: expected laws on one space; pad with zeros"
-            )
-        pairs = [
-            (p * r, _dot(x, y))
-            for p, x in zip(train.weights, train.atoms, strict=True)
-            for r, y in zip(test.weights, test.atoms, strict=True)
-        ]
-        mean = _dot(mu_1, mu_2)
-        raw = sum((p * d * d for p, d in pairs), Fraction(0))  # tr(R_1 R_2), R = Sigma + mu mu^T
-        a_train = sum(
-            (p * _dot(x, mu_2) ** 2 for p, x in zip(train.weights, train.atoms, strict=True)), -(mean**2)
-        )
-        a_test = sum(
-            (p * _dot(x, mu_1) ** 2 for p, x in zip(test.weights, test.atoms, strict=True)), -(mean**2)
-        )
-        return cls(mean, a_train, a_test, raw - a_train - a_test - mean * mean)
-
-    def variance(self, M: Any, K: Any) -> Any:
-        """Var T = a_train/M + a_test/K + t/(MK)."""
-        M, K = sample_size(M, "M"), sample_size(K, "K")
-        kind = kind_of((self.t, M, K))
-        a_train, a_test, t, M, K = convert((self.a_train, self.a_test, self.t, M, K), kind)
-        return a_train / M + a_test / K + t / M / K
-
-
-@dataclass(frozen=True)
-class ConditionalMoments:
-    r"""The scalar law of X = v^T q once the training mean v = mu_M is given; T is the mean of K such X.
-
-    .. math:: \text{mean} = v^\top\mu, \quad \text{variance} = v^\top\Sigma v, \quad
-              \lvert v^\top q\rvert \le \text{radius} \text{ almost surely},
-
-    for instance radius = norm(v) R when norm(q) <= R.
-
-    Parameters
-    ----------
-    mean
-        The expectation of T given mu_M; may be negative, and then misalignment is the likely outcome.
-    variance
-        The variance of X for one test unit, given mu_M.
-    radius
-        Needed by the Bernstein and Hoeffding bounds only.
-
-    Raises
-    ------
-    ValueError
-        If variance + mean^2 > radius^2: no law in [-radius, radius] has these moments.
-
-    Examples
-    --------
-    >>> ConditionalMoments(mean=0.5, variance=0.2, radius=1.0)
-    ConditionalMoments(mean=0.5, variance=0.2, radius=1.0)
-    """
-
-    mean: Any
-    variance: Any
-    radius: Any
-
-    def __post_init__(self) -> None:
-        kind = _normalise(self, signed=("mean",))
-        slack: Any = 0 if kind == "exact" else _RELATIVE
-        if kind != "opaque" and not _all(
-            self.variance + self.mean * self.mean <= self.radius * self.radius * (1 + slack)
-        ):
-            raise ValueError(
-                f"mean={self.mean!r}, variance={self.variance!r}, radius={self.radius!r}: expected "
-                "variance + mean^2 <= radius^2, as for every law in [-radius, radius]; use a larger radius"
-            )
-
-    @classmethod
-    def from_law(cls, law: FiniteSupport, v: Sequence[Any]) -> ConditionalMoments:
-        """Exact moments of v^T q for a finite-support law; the radius is the largest absolute value.
-
-        Examples
-        --------
-        >>> from theory.laws import coin
-        >>> ConditionalMoments.from_law(coin(), [2])
-        ConditionalMoments(mean=Fraction(1, 1), variance=Fraction(1, 1), radius=Fraction(2, 1))
-        """
-        values = [_dot(v, atom) for atom in law.atoms]
-        mean = sum((p * x for p, x in zip(law.weights, values, strict=True)), Fraction(0))
-        variance = sum((p * (x - mean) ** 2 for p, x in zip(law.weights, values, strict=True)), Fraction(0))
-        return cls(mean, variance, max(abs(x) for x in values))
-
-
-@dataclass(frozen=True)
-class StatisticMoments:
-    """The first four moments of T = mu_M^T g_K itself, at the sample sizes in question.
-
-    mean = E T; variance, third, fourth = central moments of T (``theory.derivations``, or enumeration).
-
-    Raises
-    ------
-    ValueError
-        If fourth * variance < variance^3 + third^2 (Pearson's inequality): no law has these moments.
-
-    Examples
-    --------
-    >>> StatisticMoments(mean=2, variance=1, third=0, fourth=3).fourth
-    Fraction(3, 1)
-    """
-
-    mean: Any
-    variance: Any
-    third: Any
-    fourth: Any
-
-    def __post_init__(self) -> None:
-        kind = _normalise(self, signed=("mean", "third"))
-        slack: Any = 0 if kind == "exact" else _RELATIVE
-        if kind != "opaque" and not _all(
-            self.variance**3 + self.third**2 <= self.fourth * self.variance * (1 + slack)
-        ):
-            raise ValueError(
-                f"variance={self.variance!r}, third={self.third!r}, fourth={self.fourth!r}: expected "
-                "variance^3 + third^2 <= fourth * variance (Pearson); pass central, not standardised, moments"
-            )
-
-
-@dataclass(frozen=True)
-class SubGaussianMoments:
-    r"""A mean and a variance proxy.
-
-    .. math:: E \exp(\lambda^\top (q - \mu)) \le \exp(\text{proxy}\, \lVert\lambda\rVert^2 / 2)
-              \quad \text{for every } \lambda.
-
-    Parameters
-    ----------
-    m2
-        The squared norm of mu.
-    proxy
-        The variance proxy sigma^2 > 0; at least the largest eigenvalue of Sigma.
-    dimension
-        d, the number of coordinates of q.
-
-    Examples
-    --------
-    >>> SubGaussianMoments(m2=1.0, proxy=2.0, dimension=3.0).proxy
-    2.0
-    """
-
-    m2: Any
-    proxy: Any
-    dimension: Any
-
-    def __post_init__(self) -> None:
-        kind = _normalise(self)
-        if kind != "opaque" and not (_all(self.proxy > 0) and _all(self.dimension >= 1)):
-            raise ValueError(
-                f"proxy={self.proxy!r}, dimension={self.dimension!r}: expected proxy > 0 and dimension >= 1; "
-                "a law without noise needs no bound"
-            )
-
-
-@dataclass(frozen=True)
-class GaussianInput:
-    """Mean and covariance of a Gaussian unit, for the exact reference value.
-
-    Parameters
-    ----------
-    mu
-        Shape (d,).
-    Sigma
-        Shape (d, d), or the eigenvalues (d,) with mu in the eigenbasis.
-
-    Examples
-    --------
-    >>> GaussianInput(np.array([2.0]), np.array([3.0])).moments
-    Moments(m2=4.0, a=12.0, t=9.0)
-    """
-
-    mu: Any
-    Sigma: Any
-
-    @property
-    def moments(self) -> Moments:
-        """The scalars (m2, a, t) of the same law."""
-        return Moments.from_arrays(self.mu, self.Sigma)
-
-
-def _dot(x: Sequence[Any], y: Sequence[Any]) -> Any:
-    return sum((u * v for u, v in zip(x, y, strict=True)), Fraction(0))
-
-
-def _mean(law: FiniteSupport) -> list[Fraction]:
-    return [
-        sum((p * atom[i] for p, atom in zip(law.weights, law.atoms, strict=True)), Fraction(0))
-        for i in range(len(law.atoms[0]))
-    ]

@@ -8,7 +8,8 @@ from fractions import Fraction
 from itertools import product
 from typing import TYPE_CHECKING
 
-from theory.formula import Assumption, Bound
+from theory.assumptions import Assumption
+from theory.formula import Bound
 from theory.laws import FiniteLaw
 
 if TYPE_CHECKING:

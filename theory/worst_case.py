@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from theory import search
+from theory.assumptions import Assumption
 from theory.bounds import B_exact
 from theory.cone import prove_dominates_cantelli
-from theory.formula import Assumption, Bound
+from theory.formula import Bound
 from theory.formula import bound as make_bound
 from theory.laws import FiniteLaw
 from theory.moments import Moments

@@ -1,0 +1,186 @@
+"""Strategies for finite laws: exactly known moments and probabilities (``theory.strategies``)."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import hypothesis
+from hypothesis import strategies as st
+
+from theory.laws import FiniteLaw
+
+# Weights are integers: mostly small ones, sometimes over orders of magnitude (rare far atoms break bounds).
+
+
+_SPREAD = (1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 500, 1000)
+
+
+def limits(low: float, high: float, name: str, floor: float) -> None:
+    if not floor <= low <= high:
+        raise ValueError(f"min_{name}={low}, max_{name}={high}: expected {floor} <= min_{name} <= max_{name}")
+
+
+def weights(atoms: int) -> st.SearchStrategy[list[Fraction]]:
+    weight = st.one_of(st.integers(1, 5), st.sampled_from(_SPREAD), st.integers(1, 1000))
+    return st.lists(weight, min_size=atoms, max_size=atoms).map(lambda w: [Fraction(x, sum(w)) for x in w])
+
+
+@st.composite
+def finite_laws(
+    draw: st.DrawFn,
+    *,
+    min_atoms: int = 1,
+    max_atoms: int = 3,
+    min_dimension: int = 1,
+    max_dimension: int = 2,
+    max_atom: int = 5,
+    nonzero_mean: bool = False,
+) -> FiniteLaw:
+    """Laws with integer atoms and rational weights, hence exactly known moments and probabilities.
+
+    Can generate: ties, point masses, mean zero, rare far atoms (weights over three orders of magnitude).
+    Cannot generate: continuous laws, infinite moments.  Shrinks to atoms near 0 and equal weights.
+
+    Parameters
+    ----------
+    min_atoms, max_atoms, min_dimension, max_dimension
+        Inclusive limits (equal atoms are merged, so fewer may remain).
+    max_atom
+        Largest absolute coordinate.
+    nonzero_mean
+        Exclude mean zero.
+
+    Examples
+    --------
+    >>> finite_laws(max_atoms=2)
+    finite_laws(max_atoms=2)
+    """
+    limits(min_atoms, max_atoms, "atoms", 1)
+    limits(min_dimension, max_dimension, "dimension", 1)
+    if (2 * max_atom + 1) ** min_dimension < max_atoms:
+        raise ValueError(
+            f"max_atom={max_atom}, max_atoms={max_atoms}: expected that many different points in dimension "
+            f"{min_dimension}; raise max_atom"
+        )
+    d = draw(st.integers(min_dimension, max_dimension))
+    s = draw(st.integers(min_atoms, max_atoms))
+    coordinate = st.integers(-max_atom, max_atom)
+    atoms = draw(st.lists(st.tuples(*[coordinate] * d), min_size=s, max_size=s, unique=True))
+    law = FiniteLaw(atoms, draw(weights(len(atoms))))
+    if nonzero_mean:
+        hypothesis.assume(any(law.mean()))
+    return law
+
+
+@st.composite
+def sparse_laws(draw: st.DrawFn, *, min_dimension: int = 1, max_dimension: int = 4) -> FiniteLaw:
+    """Almost no gradient most of the time: atom 0, and rare atoms along the axes.
+
+    Can generate: weights of the nonzero atoms down to 1/1000.  Cannot generate: dense noise.
+    Shrinks to the fair coin.
+
+    Examples
+    --------
+    >>> sparse_laws(max_dimension=2)
+    sparse_laws(max_dimension=2)
+    """
+    limits(min_dimension, max_dimension, "dimension", 1)
+    d = draw(st.integers(min_dimension, max_dimension))
+    rare = draw(st.sampled_from((2, 3, 5, 10, 100, 1000)))
+    sizes = draw(st.lists(st.integers(1, 10), min_size=d, max_size=d))
+    atoms = [(0,) * d] + [tuple(x if i == k else 0 for i in range(d)) for k, x in enumerate(sizes)]
+    return FiniteLaw(atoms, [1 - Fraction(1, rare)] + [Fraction(1, rare * d)] * d)
+
+
+@st.composite
+def correlated(
+    draw: st.DrawFn, *, min_dimension: int = 2, max_dimension: int = 3, max_atom: int = 4
+) -> FiniteLaw:
+    """Noise that acts on all coordinates together: integer mean plus +-1 times one integer direction.
+
+    Can generate: noise along, across and oblique to the mean; off-diagonal entries of Sigma as large as the
+    diagonal.  Cannot generate: noise of rank above 2.  Shrinks to small integers, dimension 2.
+
+    Parameters
+    ----------
+    min_dimension, max_dimension
+        Inclusive limits, at least 2.
+    max_atom
+        Largest absolute coordinate of the mean and of the directions.
+
+    Examples
+    --------
+    >>> correlated(max_atom=2)
+    correlated(max_atom=2)
+    """
+    limits(min_dimension, max_dimension, "dimension", 2)
+    d = draw(st.integers(min_dimension, max_dimension))
+    vector = st.tuples(*[st.integers(-max_atom, max_atom)] * d)
+    mean, one, two = draw(vector), draw(vector), draw(vector)
+    atoms = [
+        tuple(m + s * x + r * y for m, x, y in zip(mean, one, two, strict=True))
+        for s in (1, -1)
+        for r in (0, 1, -1)
+    ]
+    return FiniteLaw(atoms, ["1/6"] * 6)
+
+
+@st.composite
+def rank_deficient(draw: st.DrawFn, *, min_dimension: int = 2, max_dimension: int = 5) -> FiniteLaw:
+    """At most two atoms in a higher dimension: the covariance has rank at most 1.
+
+    Can generate: rank 0 (a point mass) and rank 1.  Cannot generate: rank 2 or more.
+    Shrinks as ``finite_laws`` does.
+
+    Examples
+    --------
+    >>> rank_deficient(max_dimension=3)
+    rank_deficient(max_dimension=3)
+    """
+    limits(min_dimension, max_dimension, "dimension", 1)
+    return draw(finite_laws(max_atoms=2, min_dimension=min_dimension, max_dimension=max_dimension))
+
+
+@st.composite
+def weak_signals(draw: st.DrawFn, *, min_dimension: int = 2, max_dimension: int = 6) -> FiniteLaw:
+    """A tiny mean in high dimension: atoms e_1 +- r e_j with r up to 20, so d_2 is far below 1.
+
+    Can generate: a = 0 exactly (d_par infinite) with small d_2.  Cannot generate: noise along the mean.
+    Shrinks to dimension ``min_dimension`` and r = 1.
+
+    Examples
+    --------
+    >>> weak_signals(min_dimension=3)
+    weak_signals(min_dimension=3)
+    """
+    limits(min_dimension, max_dimension, "dimension", 2)
+    d = draw(st.integers(min_dimension, max_dimension))
+    r = draw(st.integers(1, 20))
+    atoms = [
+        (1, *(sign * r if i == j else 0 for i in range(d - 1))) for j in range(d - 1) for sign in (1, -1)
+    ]
+    return FiniteLaw(atoms, [Fraction(1, len(atoms))] * len(atoms))
+
+
+def law_pairs(**limits: Any) -> st.SearchStrategy[tuple[FiniteLaw, FiniteLaw]]:
+    """Two laws on one space, for train and test units of different laws.
+
+    Can generate: E T of any sign.  Cannot generate: different dimensions.
+
+    Parameters
+    ----------
+    limits
+        Those of ``finite_laws``.
+
+    Examples
+    --------
+    >>> import random
+    >>> one, two = hypothesis.find(law_pairs(max_atoms=2), lambda pair: True, random=random.Random(0))
+    >>> one.dimension == two.dimension
+    True
+    """
+    low, high = limits.pop("min_dimension", 1), limits.pop("max_dimension", 2)
+    return st.integers(low, high).flatmap(
+        lambda d: st.tuples(*[finite_laws(min_dimension=d, max_dimension=d, **limits)] * 2)
+    )
