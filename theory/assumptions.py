@@ -67,7 +67,6 @@ def assumptions(given: Assumption | str | Iterable[Assumption | str] | None) -> 
     if not isinstance(given, str):
         return frozenset().union(*(assumptions(item) for item in given))
     phrases = {item.value.lower(): item for item in Assumption} | _ALIASES
-    phrases |= {item.name.lower().replace("_", " "): item for item in Assumption}
     found = set()
     for phrase in (part.strip().lower() for part in given.split(",")):
         for candidate in (phrase, phrase.removesuffix("s"), phrase + "s"):

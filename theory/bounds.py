@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import numbers
-from fractions import Fraction
 from typing import Any
 
 from theory.arithmetic import Count, convert, exp, kind_of, log, maximum, minimum, ratio, sample_size, sqrt
@@ -75,7 +74,7 @@ def _weighted(m: Moments, M: Any, K: Any, b: Any) -> Any:
     kind = kind_of((m.m2, m.a, m.t))
     m2, a, t = m.rescaled()
     if kind in ("exact", "opaque"):
-        w = maximum(a, t if b == 1 else t / b)
+        w = maximum(a, t / b)
         return ratio(w * (M + K + b), w * (M + K + b) + M * K * m2 * m2, at_zero=1)
     w = maximum(a, t / float(b)) * (1 / M + 1 / K + float(b) / M / K)
     return ratio(w, w + m2 * m2, at_zero=1)
@@ -143,10 +142,9 @@ def B_regrouped(b: Any) -> Bound:
     """
     if isinstance(b, bool) or not isinstance(b, numbers.Real) or not 0 < float(b) < math.inf:
         raise ValueError(f"b={b!r}: expected a finite group size > 0; the best one is m.t / m.a")
-    size = Fraction(b) if isinstance(b, int) else b
     return Bound(
         name=f"B_regrouped({b})",
-        formula=lambda m, M, K: _weighted(m, M, K, size),
+        formula=lambda m, M, K: _weighted(m, M, K, b),
         assumptions=_SECOND,
         tightness="equals B_exact iff b = d_par/d_2",
         source="docs page 'Bounds', regrouping identity",

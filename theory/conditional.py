@@ -27,7 +27,7 @@ def if_positive(mean: Any, value: Any) -> Any:
     kind = kind_of((mean, value))
     if kind == "array":
         mean, value = convert((mean, value), kind)
-        xp = array_namespace(mean, value)
+        xp = array_namespace(mean)
         return xp.where(mean > 0, value, xp.ones_like(value))
     if kind == "opaque":  # an expression for the domain mean > 0
         return value
@@ -141,7 +141,7 @@ def _subgaussian(x: SubGaussianMoments, M: Any, K: Any) -> Any:
     if as_array:
         xp = array_namespace(*values)
         m2, proxy, d, M, K = (xp.expand_dims(value, axis=-1) for value in values)
-        u = xp.asarray(_TILTS, dtype=xp.float64, device=device(values[0]))
+        u = xp.asarray(_TILTS, device=device(values[0]))
     else:
         m2, proxy, d, M, K = (np.float64(value) for value in values)
         xp, u = np, _TILTS

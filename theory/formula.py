@@ -108,8 +108,9 @@ class Bound:
         if kind == "exact":
             return _exact(self.formula(inputs, Count(M), Count(K)))
         *converted, M, K = convert([*values, M, K], kind)
-        if any(new is not old for new, old in zip(converted, values, strict=True)):
-            inputs = replace(inputs, **dict(zip(names, converted, strict=True)))
+        new = dict(zip(names, converted, strict=True))
+        if any(new[name] is not getattr(inputs, name) for name in names):
+            inputs = replace(inputs, **new)
         if kind == "float":
             return float(self.formula(inputs, M, K))
         try:

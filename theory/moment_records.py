@@ -5,9 +5,10 @@ Each is passed in the same place, ``B(record, M, K)``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from operator import itemgetter
 from typing import Any, Protocol
 
 from theory.arithmetic import convert, kind_of, sample_size
@@ -71,19 +72,11 @@ class TwoLawMoments:
             raise ValueError(
                 f"dimensions {len(mu_1)} and {len(mu_2)}: expected laws on one space; pad with zeros"
             )
-        pairs = [
-            (p * r, _dot(x, y))
-            for p, x in zip(train.weights, train.atoms, strict=True)
-            for r, y in zip(test.weights, test.atoms, strict=True)
-        ]
         mean = _dot(mu_1, mu_2)
-        raw = sum((p * d * d for p, d in pairs), Fraction(0))  # tr(R_1 R_2), R = Sigma + mu mu^T
-        a_train = sum(
-            (p * _dot(x, mu_2) ** 2 for p, x in zip(train.weights, train.atoms, strict=True)), -(mean**2)
-        )
-        a_test = sum(
-            (p * _dot(x, mu_1) ** 2 for p, x in zip(test.weights, test.atoms, strict=True)), -(mean**2)
-        )
+        # tr(R_1 R_2), R = Sigma + mu mu^T
+        raw = _expectation(train, lambda x: _expectation(test, lambda y: _dot(x, y) ** 2))
+        a_train = _expectation(train, lambda x: _dot(x, mu_2) ** 2) - mean**2
+        a_test = _expectation(test, lambda y: _dot(y, mu_1) ** 2) - mean**2
         return cls(mean, a_train, a_test, raw - a_train - a_test - mean * mean)
 
     def variance(self, M: Any, K: Any) -> Any:
@@ -148,10 +141,9 @@ class ConditionalMoments:
         >>> ConditionalMoments.from_law(coin(), [2])
         ConditionalMoments(mean=Fraction(1, 1), variance=Fraction(1, 1), radius=Fraction(2, 1))
         """
-        values = [_dot(v, atom) for atom in law.atoms]
-        mean = sum((p * x for p, x in zip(law.weights, values, strict=True)), Fraction(0))
-        variance = sum((p * (x - mean) ** 2 for p, x in zip(law.weights, values, strict=True)), Fraction(0))
-        return cls(mean, variance, max(abs(x) for x in values))
+        mean = _expectation(law, lambda x: _dot(v, x))
+        variance = _expectation(law, lambda x: (_dot(v, x) - mean) ** 2)
+        return cls(mean, variance, max(abs(_dot(v, x)) for x in law.atoms))
 
 
 @dataclass(frozen=True)
@@ -250,11 +242,12 @@ class GaussianInput:
 
 
 def _dot(x: Sequence[Any], y: Sequence[Any]) -> Any:
-    return sum((u * v for u, v in zip(x, y, strict=True)), Fraction(0))
+    return sum(u * v for u, v in zip(x, y, strict=True))
+
+
+def _expectation(law: FiniteSupport, value: Callable[[tuple[Fraction, ...]], Any]) -> Any:
+    return sum(p * value(x) for p, x in zip(law.weights, law.atoms, strict=True))
 
 
 def _mean(law: FiniteSupport) -> list[Fraction]:
-    return [
-        sum((p * atom[i] for p, atom in zip(law.weights, law.atoms, strict=True)), Fraction(0))
-        for i in range(len(law.atoms[0]))
-    ]
+    return [_expectation(law, itemgetter(i)) for i in range(len(law.atoms[0]))]

@@ -31,17 +31,16 @@ def holds(condition: Any) -> bool:
 
 def normalise(record: Any, signed: tuple[str, ...] = ()) -> Kind:
     """Bring all fields to one arithmetic and check sign and finiteness; shared by every record."""
-    names = [field.name for field in fields(record)]
-    values = [getattr(record, name) for name in names]
+    values = {field.name: getattr(record, field.name) for field in fields(record)}
     owner = type(record).__name__
     try:
-        kind = kind_of(values)
+        kind = kind_of(values.values())
     except TypeError:
-        shown = ", ".join(f"{name}={value!r}" for name, value in zip(names, values, strict=True))
+        shown = ", ".join(f"{name}={value!r}" for name, value in values.items())
         raise TypeError(
             f"{owner}({shown}): expected numbers, arrays or symbols; convert None or text first"
         ) from None
-    for name, given, value in zip(names, values, convert(values, kind), strict=True):
+    for (name, given), value in zip(values.items(), convert(values.values(), kind), strict=True):
         object.__setattr__(record, name, value)
         if kind == "opaque":
             continue
@@ -159,8 +158,8 @@ class Moments:
         >>> Moments.from_arrays([3.0, 0.0], [[1.0, 0.0], [0.0, 2.0]])
         Moments(m2=9.0, a=9.0, t=5.0)
         """
-        mu = mu if is_array_api_obj(mu) else np.asarray(mu, dtype=np.float64)
-        Sigma = Sigma if is_array_api_obj(Sigma) else np.asarray(Sigma, dtype=np.float64)
+        mu = mu if is_array_api_obj(mu) else np.asarray(mu)
+        Sigma = Sigma if is_array_api_obj(Sigma) else np.asarray(Sigma)
         xp = array_namespace(mu, Sigma)
         mu, Sigma = xp.astype(mu, xp.float64), xp.astype(Sigma, xp.float64)
         if mu.ndim != 1 or tuple(Sigma.shape) not in (tuple(mu.shape), tuple(mu.shape) * 2):

@@ -29,8 +29,6 @@ def from_sympy(expression: Any) -> tuple[Callable[[Any, Any, Any], Any], Callabl
         return M * K / (M + K + 1) if name == "n_eff" else getattr(m, name)
 
     numeric = {
-        "Min": minimum,
-        "Max": maximum,
         "min": minimum,
         "max": maximum,
         "exp": exp,
@@ -40,17 +38,17 @@ def from_sympy(expression: Any) -> tuple[Callable[[Any, Any, Any], Any], Callabl
     compiled = sympy.lambdify(used, expression, modules=[numeric, "math"])
 
     def formula(m: Any, M: Any, K: Any) -> Any:
-        values = [value_of(symbol.name, m, M, K) for symbol in used]
-        if all(isinstance(value, Fraction) for value in values):  # lambdify would print 1/2 as a float
-            pairs = [
-                (s, sympy.Rational(v.numerator, v.denominator)) for s, v in zip(used, values, strict=True)
-            ]
-            result = expression.subs(pairs)
+        values = {symbol: value_of(symbol.name, m, M, K) for symbol in used}
+        if all(
+            isinstance(value, Fraction) for value in values.values()
+        ):  # lambdify would print 1/2 as a float
+            exact = {s: sympy.Rational(v.numerator, v.denominator) for s, v in values.items()}
+            result = expression.subs(exact)
             if result.is_Rational:
                 return Fraction(int(result.p), int(result.q))
             if not result.is_finite:
-                raise ZeroDivisionError(f"{expression} at {pairs}")
+                raise ZeroDivisionError(f"{expression} at {exact}")
             return float(result)
-        return compiled(*values)
+        return compiled(*values.values())
 
     return formula, lambda: expression
