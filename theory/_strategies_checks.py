@@ -24,7 +24,7 @@ from theory._strategies_finite import (
 from theory.assumptions import Assumption
 from theory.formula import Bound
 from theory.formula import bound as make_bound
-from theory.laws import FiniteLaw
+from theory.laws import FiniteLaw, WeakSignalLaw
 from theory.worst_case import Refuted, WorstCase, decide, falsify, refutation
 
 # One choice each, so that hypothesis shrinks to them where they do: shorter counts as simpler.
@@ -35,6 +35,9 @@ _SIMPLE = (
     FiniteLaw([0, 1], ["1/10", "9/10"]),
     FiniteLaw([1, -1], ["9/10", "1/10"]),
 )
+
+
+_DENSE = 8  # the largest dimension of laws whose atoms are listed one by one
 
 
 class BoundViolation(AssertionError):
@@ -64,7 +67,7 @@ class Scenario:
     Scenario(law=FiniteLaw([(0,), (1,)], ['1/2', '1/2']), M=1, K=1)
     """
 
-    law: FiniteLaw
+    law: FiniteLaw | WeakSignalLaw
     M: int
     K: int
 
@@ -110,8 +113,9 @@ def scenarios(
 ) -> Scenario:
     """A law with exactly known moments, and sample sizes; families that attain Cantelli's bound are mixed in.
 
-    Can generate: everything ``finite_laws``, ``sparse_laws``, ``correlated``, ``rank_deficient`` and
-    ``weak_signals`` can.  Cannot generate: M or K above ``max_size``.  Shrinks to the fair coin {0, 1}.
+    Can generate: everything ``finite_laws``, ``sparse_laws``, ``correlated`` and ``rank_deficient`` can in
+    dimension at most 8, and ``weak_signals`` in dimension 2 and 3 or, if ``max_dimension`` is above 8, up to
+    it.  Cannot generate: M or K above ``max_size``.  Shrinks to the fair coin {0, 1}.
 
     Parameters
     ----------
@@ -126,6 +130,7 @@ def scenarios(
     scenarios(max_size=3)
     """
     limits(min_size, max_size, "size", 1)
+    listed = min(max_dimension, _DENSE)
     if bound is None:
         M, K = draw(sample_sizes(min_size=min_size, max_size=max_size))
     else:
@@ -134,11 +139,12 @@ def scenarios(
         st.one_of(
             st.sampled_from(_SIMPLE),
             _break_candidates((M, K)),
-            finite_laws(max_atoms=max_atoms, max_dimension=max_dimension),
-            sparse_laws(max_dimension=max_dimension),
-            rank_deficient(max_dimension=max(2, max_dimension)),
+            finite_laws(max_atoms=max_atoms, max_dimension=listed),
+            sparse_laws(max_dimension=listed),
+            rank_deficient(max_dimension=max(2, listed)),
             *([correlated()] if M + K <= 6 else []),
-            *([weak_signals(max_dimension=3)] if M + K <= 8 else []),
+            *([weak_signals(max_dimension=3, max_noise=20).map(WeakSignalLaw.finite)] if M + K <= 8 else []),
+            *([weak_signals(max_dimension=max_dimension)] if max_dimension > _DENSE and M + K <= 16 else []),
         )
     )
     if bound is not None and Assumption.NONZERO_MEAN in bound.assumptions:

@@ -2,8 +2,8 @@
 
 Every law answers the same questions: ``dimension``, ``mean()``, ``covariance()``, ``scalars()`` (the triple
 ``(m2, a, t)`` that carries all bounds), ``finite_fourth_moment`` and ``sample(n, rng)``.  A
-:class:`FiniteLaw` answers in exact rationals; the parametric laws answer in float64 from closed forms,
-never from a simulation.
+:class:`FiniteLaw` and a :class:`WeakSignalLaw` answer in exact rationals; the parametric laws answer in
+float64 from closed forms, never from a simulation.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from theory._parametric_laws import (
     power_law_spectrum,
     spiked_spectrum,
 )
+from theory._weak_signal_law import WeakSignalLaw
 
 __all__ = [
     "FiniteLaw",
@@ -30,6 +31,7 @@ __all__ = [
     "ParetoLaw",
     "SparseLaw",
     "StudentTLaw",
+    "WeakSignalLaw",
     "coin",
     "flat_spectrum",
     "power_law_spectrum",

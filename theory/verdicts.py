@@ -7,13 +7,24 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from theory.laws import FiniteLaw
+from theory.laws import FiniteLaw, WeakSignalLaw
 
 if TYPE_CHECKING:
     from theory.cone import Dominance
 
 
-_TAKEN = ("FiniteLaw", "Moments", "exact", "laws", "P", "law", "exp", "map", "float")  # names in the snippets
+_TAKEN = (
+    "FiniteLaw",
+    "Moments",
+    "WeakSignalLaw",
+    "exact",
+    "laws",
+    "P",
+    "law",
+    "exp",
+    "map",
+    "float",
+)  # names in the snippets
 
 
 @dataclass(frozen=True)
@@ -134,6 +145,11 @@ class Refuted:
         name = self.name if usable and self.name not in _TAKEN else "bound"
         moments = "Moments(*map(float, law.scalars()))" if self.floats else "Moments.from_law(law)"
         value = f"{name}({moments}, {self.M}, {self.K})"
+        if isinstance(self.law, WeakSignalLaw):
+            return (
+                "from theory import Moments; from theory.laws import WeakSignalLaw\n"
+                f"law = {self.law!r}; assert law.probability({self.M}, {self.K}) > {value}"
+            )
         if not isinstance(self.law, FiniteLaw):  # lists, since arrays print eight digits only
             return (
                 "from math import exp; from theory import Moments, exact, laws\n"

@@ -16,7 +16,7 @@ from theory.bounds import B_exact
 from theory.cone import prove_dominates_cantelli
 from theory.formula import Bound
 from theory.formula import bound as make_bound
-from theory.laws import FiniteLaw
+from theory.laws import FiniteLaw, WeakSignalLaw
 from theory.moments import Moments
 from theory.verdicts import Coverage, Proved, Refuted, Unrefuted, WorstCase
 
@@ -25,7 +25,7 @@ __all__ = ["Coverage", "Proved", "Refuted", "Unrefuted", "WorstCase", "decide", 
 _MARGIN = 1e-9  # relative; a float value of B (exp, sqrt) must be exceeded by more than its rounding error
 
 
-def decide(bound: Bound, law: FiniteLaw, M: int, K: int) -> WorstCase | None:
+def decide(bound: Bound, law: FiniteLaw | WeakSignalLaw, M: int, K: int) -> WorstCase | None:
     """Exact P, the bound B and their ratio for one law; ``None`` where the formula is undefined.
 
     P is exact.  B is exact for rational formulas.  A formula with exp, sqrt or float constants gives a float;
@@ -43,7 +43,7 @@ def decide(bound: Bound, law: FiniteLaw, M: int, K: int) -> WorstCase | None:
     Raises
     ------
     TypeError
-        If the bound is no ``Bound`` or the law no ``FiniteLaw``.
+        If the bound is no ``Bound`` or the law neither a ``FiniteLaw`` nor a ``WeakSignalLaw``.
 
     Notes
     -----
@@ -58,13 +58,15 @@ def decide(bound: Bound, law: FiniteLaw, M: int, K: int) -> WorstCase | None:
     """
     from theory.exact import finite_support_probability
 
-    if not isinstance(bound, Bound) or not isinstance(law, FiniteLaw):
-        raise TypeError(f"bound={bound!r}, law={law!r}: expected a Bound (see theory.bound) and a FiniteLaw")
+    if not isinstance(bound, Bound) or not isinstance(law, FiniteLaw | WeakSignalLaw):
+        raise TypeError(
+            f"bound={bound!r}, law={law!r}: expected a Bound (theory.bound) and a FiniteLaw or WeakSignalLaw"
+        )
     moments = Moments.from_law(law)
     B = _value(bound, moments, M, K)
     if B is None:
         return None
-    P = finite_support_probability(law, M, K)
+    P = law.probability(M, K) if isinstance(law, WeakSignalLaw) else finite_support_probability(law, M, K)
     precise = B
     if not isinstance(B, Fraction) and float(P) > B * (1 - 1e-6):
         precise = _precise(bound, moments, M, K)
