@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import cast, get_args
 
@@ -215,7 +216,7 @@ class _Tar:
     def __init__(self, path: Path) -> None:
         self.path = path
         with self._opened() as tar:
-            self.names = [m.name.removeprefix("./") for m in tar if m.isfile()]
+            self.members = {m.name.removeprefix("./"): m for m in tar if m.isreg() and not m.issparse()}
 
     @contextmanager
     def _opened(self) -> Iterator[tarfile.TarFile]:
@@ -232,7 +233,7 @@ class _Tar:
         """Folders inside that hold files of an official distribution."""
         marks = frozenset(f for layout in cifar.LAYOUTS for f in (*layout.marks, *layout.names.values()))
         inside: dict[str, set[str]] = {}
-        for name in self.names:
+        for name in self.members:
             folder, slash, file = name.rpartition("/")
             if file in marks:
                 inside.setdefault(folder + slash, set()).add(file)
@@ -240,23 +241,23 @@ class _Tar:
 
     def images(self, split: str) -> list[str]:
         """All files; their names tell the split."""
-        return self.names
+        return list(self.members)
 
     def read(self, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         """Content of those of the files that exist, in one forward pass: compressed files cannot go back."""
-        wanted = set(names)
+        wanted = sorted((n for n in names if n in self.members), key=lambda n: self.members[n].offset)
         with self._opened() as tar:
-            for member in tar:
-                name = member.name.removeprefix("./")
-                if name in wanted and member.isfile():
-                    stream = tar.extractfile(member)
-                    blob = stream.read() if stream else b""
-                    if len(blob) != member.size:
-                        raise ValueError(f"path={str(self.path)!r}: cut off inside {name}; copy it again")
-                    wanted.discard(name)
-                    yield name, blob
+            assert tar.fileobj is not None
+            for name in wanted:
+                member = self.members[name]
+                tar.fileobj.seek(member.offset_data)
+                blob = tar.fileobj.read(member.size)
+                if len(blob) != member.size:
+                    raise ValueError(f"path={str(self.path)!r}: cut off inside {name}; copy it again")
+                yield name, blob
 
 
+@cache
 def _decoder() -> Callable[[bytes], np.ndarray]:
     try:
         from PIL import Image
