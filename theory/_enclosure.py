@@ -29,6 +29,14 @@ class Enclosure:
     The inputs are taken as the exact binary numbers they are; ``precision`` is the working precision in
     bits; ``method`` is ``"ball arithmetic"`` or ``"deterministic"``.
 
+    ``log_low <= log P(T <= threshold) <= log_high``.
+
+    Domain: as made by ``gaussian_enclosure``.
+
+    Notes
+    -----
+    Source: Moore, *Interval Analysis*, 1966; Johansson, *Arb*, 2017, for the arithmetic.
+
     Examples
     --------
     >>> interval = gaussian_enclosure([1.0], [0.0], 2, 3)

@@ -203,6 +203,13 @@ def finite_support_distribution(
 
     Parameters, errors and method as in :func:`finite_support_probability`.
 
+    ``P(T = x)`` for every value x of T, exactly.
+
+    Parameters
+    ----------
+    law, M, K, test_law, max_support
+        As in ``finite_support_probability``.
+
     Notes
     -----
     Source: elementary enumeration, as in ``finite_support_probability``.

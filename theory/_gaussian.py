@@ -30,6 +30,14 @@ class GaussianProbability:
     probability, rounding included; ``method`` is ``"tilted inversion"`` or ``"deterministic"``;
     ``evaluations`` counts values of the integrand.
 
+    ``exp(log_probability) + exp(log_complement) = 1``.
+
+    Domain: as made by ``gaussian_probability``.
+
+    Notes
+    -----
+    Source: Gil-Pelaez 1951, Imhof 1961; see docs/exact.md.
+
     Examples
     --------
     >>> result = gaussian_probability([0.0], [1.0], 2, 3)
@@ -215,6 +223,11 @@ def gaussian_log_probability(
     Shapes, errors and method as in :func:`gaussian_probability`; natural logarithm, float64; ``-inf`` only
     where T is constant and above the threshold.
 
+    Parameters
+    ----------
+    mu, Sigma, M, K, threshold
+        As in ``gaussian_probability``.
+
     Notes
     -----
     Source: see ``gaussian_probability``, whose logarithm this is.
@@ -241,6 +254,11 @@ def lugannani_rice_log_probability(
 
     Cheap and smooth, for plots and starting values; never a reference (use :func:`gaussian_probability`).
     Shapes and errors as there; nan where the formula itself is not positive.
+
+    Parameters
+    ----------
+    mu, Sigma, M, K, threshold
+        As in ``gaussian_probability``.
 
     References
     ----------

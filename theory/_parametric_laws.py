@@ -1,10 +1,9 @@
-"""Parametric laws with closed-form moments in float64: scale mixtures of normals, mixtures, spectra."""
+"""Parametric laws with closed-form moments in float64: scale mixtures of normals, mixtures."""
 
 from __future__ import annotations
 
 import abc
 import math
-import numbers
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,64 +12,6 @@ from numpy.typing import ArrayLike, NDArray
 from theory._finite_law import Law, _count
 
 Float = NDArray[np.float64]
-
-
-def flat_spectrum(d: int, trace: float = 1.0) -> Float:
-    """Eigenvalues of an isotropic covariance: ``d`` equal values with sum ``trace``.
-
-    Notes
-    -----
-    Source: definition.
-
-    Examples
-    --------
-    >>> flat_spectrum(4)
-    array([0.25, 0.25, 0.25, 0.25])
-    """
-    return power_law_spectrum(d, 0.0, trace)
-
-
-def power_law_spectrum(d: int, exponent: float, trace: float = 1.0) -> Float:
-    r"""Eigenvalues :math:`s_i \propto i^{-\mathrm{exponent}}`, i = 1..d, with sum ``trace``.
-
-    Examples
-    --------
-    >>> power_law_spectrum(2, 1.0, trace=3.0)
-    array([2., 1.])
-    """
-    _check_spectrum(d, exponent=exponent, trace=trace)
-    s = np.arange(1, d + 1, dtype=np.float64) ** -float(exponent)
-    return s * (trace / s.sum())
-
-
-def spiked_spectrum(d: int, spike: float, rank: int = 1, trace: float = 1.0) -> Float:
-    """Eigenvalues with ``rank`` spikes, each ``spike`` times one of the d - rank bulk values, sum ``trace``.
-
-    Notes
-    -----
-    Source: the spiked covariance model (Johnstone 2001).
-
-    Examples
-    --------
-    >>> spiked_spectrum(3, 2.0, trace=4.0)
-    array([2., 1., 1.])
-    """
-    _check_spectrum(d, spike=spike, trace=trace)
-    if spike < 0 or not 0 <= rank <= d:
-        raise ValueError(f"spike={spike!r}, rank={rank!r}: expected a spike >= 0 and 0 <= rank <= d={d}")
-    s = np.ones(d)
-    s[:rank] = spike
-    return s * (trace / s.sum())
-
-
-def _check_spectrum(d: int, *, trace: float, **others: float) -> None:
-    if isinstance(d, bool) or not isinstance(d, numbers.Integral) or d < 1:
-        raise ValueError(f"d={d!r}: expected a dimension, an integer >= 1")
-    for name, value in {**others, "trace": trace}.items():
-        if not isinstance(value, numbers.Real) or not math.isfinite(value):
-            raise ValueError(f"{name}={value!r}: expected a finite number")
-    if trace <= 0:
-        raise ValueError(f"trace={trace!r}: expected a number > 0")
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,6 +119,10 @@ class GaussianLaw(_ScaleMixture):
     ValueError
         Shapes that do not match, non-finite entries, Sigma not symmetric or not positive semidefinite.
 
+    Notes
+    -----
+    Source: Anderson, *An Introduction to Multivariate Statistical Analysis*, chapter 2.
+
     Examples
     --------
     >>> GaussianLaw([2.0, 0.0], [1.0, 3.0]).scalars()
@@ -203,6 +148,10 @@ class StudentTLaw(_ScaleMixture):
     ------
     ValueError
         ``df <= 2`` (no covariance), or a bad mu or Sigma.
+
+    Notes
+    -----
+    Source: Kotz and Nadarajah, *Multivariate t Distributions and Their Applications*, 2004, chapter 1.
 
     Examples
     --------
@@ -238,6 +187,24 @@ class LognormalLaw(_ScaleMixture):
 
     ``tau`` is the standard deviation of log s.
 
+    Parameters
+    ----------
+    mu
+        Shape (d,), finite.
+    Sigma
+        Shape (d, d), symmetric positive semidefinite, or (d,) eigenvalues >= 0 with mu in the eigenbasis.
+    tau
+        Standard deviation of log s, > 0.
+
+    Raises
+    ------
+    ValueError
+        Shapes that do not match, non-finite entries, Sigma no covariance, or tau <= 0.
+
+    Notes
+    -----
+    Source: derived here from ``E s = 1`` and ``E s^2 = exp(tau^2)``; see docs/exact.md, section "Laws".
+
     Examples
     --------
     >>> m2, a, t = LognormalLaw([1.0], [0.0], tau=1.0).scalars()
@@ -267,6 +234,24 @@ class SparseLaw(_ScaleMixture):
 
     ``mu`` and ``Sigma`` describe an *active* unit.
 
+    Parameters
+    ----------
+    mu
+        Shape (d,), finite.
+    Sigma
+        Shape (d, d), symmetric positive semidefinite, or (d,) eigenvalues >= 0 with mu in the eigenbasis.
+    p
+        Probability of an active unit, in (0, 1].
+
+    Raises
+    ------
+    ValueError
+        Shapes that do not match, non-finite entries, Sigma no covariance, or p outside (0, 1].
+
+    Notes
+    -----
+    Source: derived here from ``E b = E b^2 = p``; see docs/exact.md, section "Laws".
+
     Examples
     --------
     >>> SparseLaw([2.0], [0.0], p=0.5).scalars()  # 2 times the fair coin
@@ -295,6 +280,25 @@ class ParetoLaw(_ScaleMixture):
               x_0 = \frac{\alpha - 1}{\alpha}, \quad E s^2 = \frac{(\alpha-1)^2}{\alpha(\alpha-2)}.
 
     For alpha <= 4 the fourth moment is infinite while (m2, a, t) stay exact.
+
+    Parameters
+    ----------
+    mu
+        Shape (d,), finite.
+    Sigma
+        Shape (d, d), symmetric positive semidefinite, or (d,) eigenvalues >= 0 with mu in the eigenbasis.
+    alpha
+        Tail index, > 2.
+
+    Raises
+    ------
+    ValueError
+        Shapes that do not match, non-finite entries, Sigma no covariance, or alpha <= 2.
+
+    Notes
+    -----
+    Source: moments of the Pareto law (Johnson, Kotz, Balakrishnan, *Continuous Univariate Distributions* 1,
+    chapter 20).
 
     Examples
     --------
@@ -329,6 +333,22 @@ class MixtureLaw:
 
     .. math:: \mu = \sum_j w_j \mu_j, \qquad
               \Sigma = \sum_j w_j (\Sigma_j + (\mu_j - \mu)(\mu_j - \mu)^T).
+
+    Parameters
+    ----------
+    components
+        Laws of one dimension.
+    weights
+        One probability per component; they sum to 1.
+
+    Raises
+    ------
+    ValueError
+        No components, another number of weights, negative weights or a sum other than 1, unequal dimensions.
+
+    Notes
+    -----
+    Source: law of total covariance.
 
     Examples
     --------

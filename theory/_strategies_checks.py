@@ -43,6 +43,14 @@ _DENSE = 8  # the largest dimension of laws whose atoms are listed one by one
 class BoundViolation(AssertionError):
     """A bound fails for a law; ``case`` holds the exact numbers.
 
+    ``case.P > case.B``.
+
+    Domain: raised by ``check`` and ``assert_bound_holds``.
+
+    Notes
+    -----
+    Source: built for this package; see docs/property_testing.md.
+
     Examples
     --------
     >>> try:
@@ -61,6 +69,14 @@ class BoundViolation(AssertionError):
 class Scenario:
     """One law of a unit and two sample sizes.
 
+    Definition: (law, M, K), where ``T = mu_M^T g_K`` has M + K independent units of that law.
+
+    Domain: a law with exact P(T <= 0); M, K >= 1.
+
+    Notes
+    -----
+    Source: paper 1, the setting of the alignment theorem.
+
     Examples
     --------
     >>> Scenario(FiniteLaw([0, 1], ["1/2", "1/2"]), M=1, K=1)
@@ -77,10 +93,21 @@ def sample_sizes(*, min_size: int = 1, max_size: int = 8) -> st.SearchStrategy[t
 
     Can generate: every pair in the square.  Cannot generate: sizes at which exact enumeration is slow.
 
+    ``min_size <= M, K <= max_size``.
+
     Parameters
     ----------
     min_size, max_size
         Inclusive limits.
+
+    Raises
+    ------
+    ValueError
+        If the limits are out of order.
+
+    Notes
+    -----
+    Source: built for this package; see docs/property_testing.md.
 
     Examples
     --------
@@ -117,12 +144,23 @@ def scenarios(
     dimension at most 8, and ``weak_signals`` in dimension 2 and 3 or, if ``max_dimension`` is above 8, up to
     it.  Cannot generate: M or K above ``max_size``.  Shrinks to the fair coin {0, 1}.
 
+    Definition: (law, M, K) with exact ``P(T <= 0)`` and exact ``m2, a, t``.
+
     Parameters
     ----------
     bound
         Restricts the sample sizes to those claimed; excludes mean zero if it assumes a nonzero mean.
     min_size, max_size, max_atoms, max_dimension
         Inclusive limits.
+
+    Raises
+    ------
+    ValueError
+        If the limits are out of order, or no (M, K) within them is claimed by the bound.
+
+    Notes
+    -----
+    Source: built for this package; see docs/property_testing.md.
 
     Examples
     --------
@@ -190,6 +228,10 @@ def check(bound: Any, scenario: Scenario) -> WorstCase | None:
     BoundViolation
         An ``AssertionError`` with the exact numbers, a two-line snippet and a paste-ready ``@example``.
 
+    Notes
+    -----
+    Source: exact enumeration, :mod:`theory.exact`; see docs/property_testing.md.
+
     Examples
     --------
     >>> from theory.bounds import B_exact
@@ -216,6 +258,8 @@ def first_violation(
 ) -> tuple[WorstCase | None, int]:
     """Search a violation with hypothesis, shrunk by it; returns the violation and the number of laws tried.
 
+    ``P(T <= 0) > B``, decided in exact rationals.
+
     Parameters
     ----------
     bound
@@ -224,6 +268,10 @@ def first_violation(
         Repeatable: the database of past failures is not used.
     deadline
         A value of ``time.monotonic()`` after which further laws are skipped.
+
+    Notes
+    -----
+    Source: MacIver and Donaldson, "Test-case reduction via test-case generation", ECOOP 2020.
 
     Examples
     --------
@@ -266,6 +314,8 @@ def first_violation(
 def assert_bound_holds(bound: Any, *, seed: int = 0, budget: float = 60.0, examples: int = 1_000) -> Any:
     """Run the whole search of ``theory.worst_case.falsify`` in a test; fail with the shrunk counterexample.
 
+    ``P(T <= 0) <= B(m2, a, t, M, K)``, the claim under test.
+
     Parameters
     ----------
     bound
@@ -283,6 +333,10 @@ def assert_bound_holds(bound: Any, *, seed: int = 0, budget: float = 60.0, examp
     BoundViolation
         An ``AssertionError`` with the shrunk counterexample, a two-line snippet and a paste-ready
         ``@example``.
+
+    Notes
+    -----
+    Source: search as described in docs/property_testing.md.
 
     Examples
     --------

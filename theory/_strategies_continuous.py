@@ -27,6 +27,8 @@ def psd(
     Cannot generate: exact rationals.
     Shrinks to the identity of the smallest dimension.
 
+    ``U diag(s) U^T``, U orthogonal.
+
     Parameters
     ----------
     spectrum
@@ -40,6 +42,10 @@ def psd(
     ------
     ValueError
         On negative eigenvalues.
+
+    Notes
+    -----
+    Source: QR of a Gaussian matrix (Stewart 1980) for the basis; see docs/property_testing.md.
 
     Examples
     --------
@@ -76,12 +82,23 @@ def gaussians(
     Can generate: singular covariances, Sigma = 0, mean zero.  Cannot generate: a covariance that is not
     diagonal (rotate with ``psd``).
 
+    ``q ~ N(mu, diag(10^k_i or 0))``, k_i from -4 to 4.
+
     Parameters
     ----------
     min_dimension, max_dimension
         Inclusive limits.
     max_signal
         Largest absolute coordinate of the mean.
+
+    Raises
+    ------
+    ValueError
+        If the limits are out of order or ``max_signal`` is negative or infinite.
+
+    Notes
+    -----
+    Source: built for this package; see docs/property_testing.md.
 
     Examples
     --------
@@ -104,6 +121,22 @@ def heavy_tailed(draw: st.DrawFn, *, min_dimension: int = 1, max_dimension: int 
 
     Can generate: variances near infinity (2.25 degrees of freedom).  Cannot generate: exact probabilities;
     compare with a simulation and its interval.  Shrinks to mean zero and 4 degrees of freedom.
+
+    ``q ~ t_nu(mu, I)`` with covariance I and ``2 < nu <= 4``.
+
+    Parameters
+    ----------
+    min_dimension, max_dimension
+        Inclusive limits, at least 1.
+
+    Raises
+    ------
+    ValueError
+        If the limits are out of order.
+
+    Notes
+    -----
+    Source: Kotz and Nadarajah 2004, for the law; see docs/property_testing.md.
 
     Examples
     --------

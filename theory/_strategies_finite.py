@@ -42,6 +42,8 @@ def finite_laws(
     Can generate: ties, point masses, mean zero, rare far atoms (weights over three orders of magnitude).
     Cannot generate: continuous laws, infinite moments.  Shrinks to atoms near 0 and equal weights.
 
+    ``P(q = x_i) = w_i / sum w``, w_i integers from 1 to 1000.
+
     Parameters
     ----------
     min_atoms, max_atoms, min_dimension, max_dimension
@@ -50,6 +52,15 @@ def finite_laws(
         Largest absolute coordinate.
     nonzero_mean
         Exclude mean zero.
+
+    Raises
+    ------
+    ValueError
+        If the limits are out of order, or ``max_atom`` leaves fewer than ``max_atoms`` points.
+
+    Notes
+    -----
+    Source: built for this package; see docs/property_testing.md.
 
     Examples
     --------
@@ -80,6 +91,22 @@ def sparse_laws(draw: st.DrawFn, *, min_dimension: int = 1, max_dimension: int =
     Can generate: weights of the nonzero atoms down to 1/1000.  Cannot generate: dense noise.
     Shrinks to the fair coin.
 
+    ``P(q = 0) = 1 - 1/n`` and ``P(q = x_k e_k) = 1/(n d)`` for k = 1..d.
+
+    Parameters
+    ----------
+    min_dimension, max_dimension
+        Inclusive limits, at least 1.
+
+    Raises
+    ------
+    ValueError
+        If the limits are out of order.
+
+    Notes
+    -----
+    Source: built for this package; see docs/property_testing.md.
+
     Examples
     --------
     >>> sparse_laws(max_dimension=2)
@@ -102,12 +129,23 @@ def correlated(
     Can generate: noise along, across and oblique to the mean; off-diagonal entries of Sigma as large as the
     diagonal.  Cannot generate: noise of rank above 2.  Shrinks to small integers, dimension 2.
 
+    ``q = m + s x + r y``, s = +-1 and r in {0, 1, -1} uniform, m, x, y integer vectors.
+
     Parameters
     ----------
     min_dimension, max_dimension
         Inclusive limits, at least 2.
     max_atom
         Largest absolute coordinate of the mean and of the directions.
+
+    Raises
+    ------
+    ValueError
+        If the limits are out of order.
+
+    Notes
+    -----
+    Source: built for this package; see docs/property_testing.md.
 
     Examples
     --------
@@ -132,6 +170,22 @@ def rank_deficient(draw: st.DrawFn, *, min_dimension: int = 2, max_dimension: in
 
     Can generate: rank 0 (a point mass) and rank 1.  Cannot generate: rank 2 or more.
     Shrinks as ``finite_laws`` does.
+
+    ``rank Sigma <= 1``.
+
+    Parameters
+    ----------
+    min_dimension, max_dimension
+        Inclusive limits, at least 1.
+
+    Raises
+    ------
+    ValueError
+        If the limits are out of order.
+
+    Notes
+    -----
+    Source: built for this package; see docs/property_testing.md.
 
     Examples
     --------
@@ -194,10 +248,21 @@ def law_pairs(**limits: Any) -> st.SearchStrategy[tuple[FiniteLaw, FiniteLaw]]:
 
     Can generate: E T of any sign.  Cannot generate: different dimensions.
 
+    Definition: ``q ~ law 1`` and ``q' ~ law 2`` on the same R^d.
+
     Parameters
     ----------
     limits
         Those of ``finite_laws``.
+
+    Raises
+    ------
+    ValueError
+        If the limits are out of order.
+
+    Notes
+    -----
+    Source: built for this package; see docs/property_testing.md.
 
     Examples
     --------

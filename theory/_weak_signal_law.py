@@ -57,6 +57,8 @@ class WeakSignalLaw:
     FiniteLaw([(1, 3), (1, -3)], ['1/2', '1/2'])
     >>> WeakSignalLaw(3, signal=1, across=2).covariance()[1][1]
     Fraction(2, 1)
+    >>> WeakSignalLaw(4096, signal=1, across=8).sample(2, rng=0).shape
+    (2, 4096)
     """
 
     dimension: int

@@ -25,6 +25,14 @@ Kind = Literal["exact", "float", "array", "opaque"]
 class Count(Fraction):
     """A sample size inside a formula: divides exactly like a Fraction, indexes like an int.
 
+    Definition: ``Count(n) == Fraction(n)`` and ``range(Count(n)) == range(n)``.
+
+    Domain: integers >= 1, made by a ``Bound`` from its M and K.
+
+    Notes
+    -----
+    Source: convention of this package; see docs/property_testing.md.
+
     Examples
     --------
     >>> Count(3) / 2, list(range(Count(2)))
@@ -40,6 +48,17 @@ class Count(Fraction):
 def package(value: Any) -> str:
     """Name of the top-level package that defines the type of ``value``.
 
+    Definition: the part of ``type(value).__module__`` before the first dot.
+
+    Parameters
+    ----------
+    value
+        Anything.
+
+    Notes
+    -----
+    Source: Python data model.
+
     Examples
     --------
     >>> package(Fraction(1, 2)), package(np.float64(1))
@@ -50,6 +69,22 @@ def package(value: Any) -> str:
 
 def kind_of(values: Iterable[Any]) -> Kind:
     """Arithmetic in which a formula of these values runs: exact, float, array or opaque (symbols, balls).
+
+    Definition: the last in the order ``exact < float < array < opaque`` among the kinds of the values.
+
+    Parameters
+    ----------
+    values
+        Numbers, arrays or symbols.
+
+    Raises
+    ------
+    TypeError
+        If a value is none of these (bool, None, text, complex).
+
+    Notes
+    -----
+    Source: convention of this package; arrays as in the Python array API standard.
 
     Examples
     --------
@@ -81,6 +116,25 @@ def _kind(value: Any) -> Kind:
 
 def convert(values: Iterable[Any], kind: Kind) -> list[Any]:
     """Bring all values to one arithmetic; arrays become float64 on the device of the first array.
+
+    Definition: ``convert(x, kind)`` has the same values in one arithmetic, rounded to float64 where it is not
+    exact.
+
+    Parameters
+    ----------
+    values
+        Numbers, arrays or symbols.
+    kind
+        As found by ``kind_of``.
+
+    Raises
+    ------
+    TypeError
+        If a value is no number, array or symbol.
+
+    Notes
+    -----
+    Source: convention of this package; arrays as in the Python array API standard.
 
     Examples
     --------
@@ -165,6 +219,22 @@ def _pairwise(name: str, python: Callable[..., Any], values: tuple[Any, ...]) ->
 def minimum(*values: Any) -> Any:
     """Smallest value, elementwise for arrays, ``Min`` for sympy, ``If`` for z3.
 
+    ``min(x_1, ..., x_n) <= x_i`` for every i, with equality for one.
+
+    Parameters
+    ----------
+    values
+        Numbers, arrays (broadcast) or symbols, or one iterable of them.
+
+    Raises
+    ------
+    TypeError
+        For None, text or complex values.
+
+    Notes
+    -----
+    Source: elementary; for polynomials without case distinctions the solver needs ``If``.
+
     Examples
     --------
     >>> minimum(2, Fraction(1, 2)), minimum(np.array([1.0, 3.0]), 2).tolist()
@@ -176,6 +246,22 @@ def minimum(*values: Any) -> Any:
 def maximum(*values: Any) -> Any:
     """Largest value, elementwise for arrays, ``Max`` for sympy, ``If`` for z3.
 
+    ``max(x_1, ..., x_n) >= x_i`` for every i, with equality for one.
+
+    Parameters
+    ----------
+    values
+        Numbers, arrays (broadcast) or symbols, or one iterable of them.
+
+    Raises
+    ------
+    TypeError
+        For None, text or complex values.
+
+    Notes
+    -----
+    Source: elementary; for polynomials without case distinctions the solver needs ``If``.
+
     Examples
     --------
     >>> maximum(2, Fraction(1, 2)), maximum(np.array([1.0, 3.0]), 2).tolist()
@@ -186,6 +272,24 @@ def maximum(*values: Any) -> Any:
 
 def ratio(numerator: Any, denominator: Any, at_zero: int) -> Any:
     """Quotient of non-negative values; x/0 is infinite for x > 0 and ``at_zero`` for x = 0.
+
+    ``x / y``; ``x / 0 = inf`` for x > 0 and ``0 / 0 = at_zero``.
+
+    Parameters
+    ----------
+    numerator, denominator
+        Values >= 0 in any arithmetic.
+    at_zero
+        The value at 0/0: the limit that the formula has there, 0 or 1.
+
+    Raises
+    ------
+    TypeError
+        If a value is no number, array or symbol.
+
+    Notes
+    -----
+    Source: limits of the bounds at V = 0 and mu = 0; see docs/bounds.md, section "Edges".
 
     Examples
     --------
@@ -240,6 +344,23 @@ def _function(name: str, value: Any) -> Any:
 def exp(value: Any) -> Any:
     """Exponential function for every number type (float for Fractions).
 
+    ``exp(x) = e^x`` in the arithmetic of its argument.
+
+    Parameters
+    ----------
+    value
+        An int, Fraction or float (inf beyond float64), an array (elementwise, float64), a sympy expression or
+        a flint ball.
+
+    Raises
+    ------
+    TypeError
+        For a z3 term (the solver decides polynomials only), None, text or a complex number.
+
+    Notes
+    -----
+    Source: elementary; the packages named above compute it.
+
     Examples
     --------
     >>> exp(0), exp(np.zeros(2)).tolist()
@@ -250,6 +371,25 @@ def exp(value: Any) -> Any:
 
 def log(value: Any) -> Any:
     """Natural logarithm for every number type (float for Fractions).
+
+    ``exp(log(x)) = x`` in the arithmetic of its argument.
+
+    Parameters
+    ----------
+    value
+        An int, Fraction or float (x > 0 for numbers), an array (elementwise, float64), a sympy expression or
+        a flint ball.
+
+    Raises
+    ------
+    TypeError
+        For a z3 term (the solver decides polynomials only), None, text or a complex number.
+    ValueError
+        For a number outside the domain, as ``math.log``.
+
+    Notes
+    -----
+    Source: elementary; the packages named above compute it.
 
     Examples
     --------
@@ -262,6 +402,25 @@ def log(value: Any) -> Any:
 def sqrt(value: Any) -> Any:
     """Square root for every number type (float for Fractions).
 
+    ``sqrt(x)^2 = x``, >= 0, in the arithmetic of its argument.
+
+    Parameters
+    ----------
+    value
+        An int, Fraction or float (x >= 0 for numbers), an array (elementwise, float64), a sympy expression or
+        a flint ball.
+
+    Raises
+    ------
+    TypeError
+        For a z3 term (the solver decides polynomials only), None, text or a complex number.
+    ValueError
+        For a number outside the domain, as ``math.sqrt``.
+
+    Notes
+    -----
+    Source: elementary; the packages named above compute it.
+
     Examples
     --------
     >>> sqrt(4), sqrt(np.array([9.0])).tolist()
@@ -273,10 +432,23 @@ def sqrt(value: Any) -> Any:
 def sample_size(value: Any, name: str) -> Any:
     """Validate a number of units: an integer >= 1, an array of them, or a symbol.
 
+    ``n >= 1``, an integer.
+
+    Parameters
+    ----------
+    value
+        Number, array or symbol (symbols pass unchecked).
+    name
+        For the message.
+
     Raises
     ------
     ValueError, TypeError
         If a value is not a positive integer.
+
+    Notes
+    -----
+    Source: definition of a mean of n units.
 
     Examples
     --------

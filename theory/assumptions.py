@@ -9,6 +9,16 @@ from enum import Enum
 class Assumption(Enum):
     """What a bound needs to be true; a result carries the assumptions it rests on.
 
+    Definition: a bound ``P(T <= 0) <= B`` is claimed for the laws that meet all of its assumptions.  Every
+    bound here
+    needs independent units with finite second moments; ``IID`` adds that train and test units have one law.
+
+    Domain: the nine values; :func:`theory.assumptions.assumptions` reads them from phrases.
+
+    Notes
+    -----
+    Source: paper 1, assumptions of the alignment theorem; the others belong to the bounds in docs/bounds.md.
+
     Examples
     --------
     >>> Assumption.GAUSSIAN.value

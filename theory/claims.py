@@ -36,6 +36,14 @@ RUNGS: tuple[Rung, ...] = ("derived", "proved", "exact", "gaussian", "simulated"
 class Evidence:
     """What one rung found. ``agrees`` is None for a rung that did not run.
 
+    Definition: (rung, ``agrees = True | False | None``, text, seconds).
+
+    Domain: rungs are those of ``RUNGS``; seconds >= 0.
+
+    Notes
+    -----
+    Source: convention of this package; see docs/evidence.md.
+
     Examples
     --------
     >>> Evidence("real", None, "needs networks", 0.0).agrees is None
@@ -54,6 +62,15 @@ class Claim:
 
     ``checks`` maps a rung to a function returning ``(agrees, what was found)``. ``real`` names what
     ``certify validate`` measures for this claim, empty if the claim is not an empirical one.
+
+    Definition: a statement and its rungs, in the order ``derived < proved < exact < gaussian < simulated <
+    real``.
+
+    Domain: any text; rungs are those of ``RUNGS``.
+
+    Notes
+    -----
+    Source: convention of this package; see docs/evidence.md.
 
     Examples
     --------
@@ -77,6 +94,15 @@ class Claim:
 @dataclass(frozen=True)
 class ClaimResult:
     """A claim after its rungs ran.
+
+    Definition: ``established`` = every rung ran and agrees; ``fails`` = one disagrees; ``not run`` = none
+    ran.
+
+    Domain: evidence of one claim, as made by ``run``.
+
+    Notes
+    -----
+    Source: convention of this package; see docs/evidence.md.
 
     Examples
     --------
@@ -136,6 +162,8 @@ def run(
 ) -> tuple[ClaimResult, ...]:
     """Run the ledger, or the claims with the given ids.
 
+    Definition: every rung of every claim asked for, except ``real``, which ``certify validate`` runs.
+
     Parameters
     ----------
     ids
@@ -149,6 +177,10 @@ def run(
     ------
     ValueError
         If an id is unknown; the message lists the known ones.
+
+    Notes
+    -----
+    Source: the ledger follows papers 1 and 2; each claim names its theorem, see docs/evidence.md.
 
     Examples
     --------
@@ -180,6 +212,17 @@ def run(
 def to_json(results: Iterable[ClaimResult]) -> str:
     """Results as a JSON array; a rung that did not run has ``"agrees": null``.
 
+    Definition: one object a claim with id, statement, source, ``verdict``, ``seconds`` and its evidence.
+
+    Parameters
+    ----------
+    results
+        Of ``run``.
+
+    Notes
+    -----
+    Source: RFC 8259 (JSON).
+
     Examples
     --------
     >>> json.loads(to_json(run(["width-up"])))[0]["verdict"]
@@ -205,6 +248,17 @@ none has: what needs real networks belongs to `certify validate`. This page is g
 
 def to_markdown(results: Sequence[ClaimResult]) -> str:
     """Results as the documentation page "From claim to evidence".
+
+    Definition: a table of all claims, then one section a claim.
+
+    Parameters
+    ----------
+    results
+        Of ``run``.
+
+    Notes
+    -----
+    Source: convention of this package; the page is docs/evidence.md.
 
     Examples
     --------

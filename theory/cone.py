@@ -23,12 +23,15 @@ _LARGEST = 4_000  # operations in the expression; beyond that clearing denominat
 
 
 def prove_dominates_cantelli(bound: Bound, *, timeout: float = 4.0) -> Dominance | None:
-    """Try to prove B >= B_exact on the moment cone.
+    r"""Try to prove B >= B_exact on the moment cone.
 
     B(m2, a, t, M, K) >= V/(V + m2^2) for m2 > 0, a >= 0, t > 0, a^2 <= m2^2 t and real M, K in their ranges.
 
     At V = 0 nothing is needed beyond B >= 0, which follows by continuity; where a = 0 the formula's value is
     the limit, because arithmetic with an infinite d_par is continuous wherever it is defined.
+
+    .. math:: B(m_2, a, t, M, K) \ge \frac{V}{V + m_2^2}, \qquad
+              V = \Bigl(\frac1M + \frac1K\Bigr) a + \frac{t}{MK} .
 
     Parameters
     ----------

@@ -27,6 +27,8 @@ from theory.transfer import (
 class DeepestRegime:
     """What an insertion can and must do at a given first-order signal.
 
+    ``gain_limit = s r + kappa r^2 / 2`` with s the signal and r the radius; see ``deepest_regime``.
+
     Parameters
     ----------
     signal
@@ -42,6 +44,10 @@ class DeepestRegime:
         (gap ``eps_M = eps_scale / sqrt(M)``); infinite when there is nothing to gain.
     required_K
         Test sample size that transfers half of the guaranteed gain with failure probability delta.
+
+    Notes
+    -----
+    Source: paper 2, deepest-model regime.
 
     Examples
     --------
@@ -135,6 +141,8 @@ def deepest_regime(
 class PowerLaw:
     """Remaining gain after L blocks under an assumed decay of the first-order signal.
 
+    ``lower <= remaining gain <= upper``, both of order ``L^exponent``.
+
     Parameters
     ----------
     assumption
@@ -145,6 +153,10 @@ class PowerLaw:
         d log(remaining gain) / d log L in the limit; ``-oo`` for exponential decay.
     steps
         The derivation.
+
+    Notes
+    -----
+    Source: paper 2, appendix M, under the stated decay.
 
     Examples
     --------
@@ -182,6 +194,8 @@ def derive_power_law() -> PowerLaw:
     so the distance to the limit risk decays like ``L^-(2p-1)``.  For ``p <= 1/2`` the sum diverges, which a
     risk that is bounded below rules out: under this assumption the exponent 2p - 1 is positive of necessity.
 
+    Domain: p > 1/2, g > 0, L >= 1.
+
     Notes
     -----
     Source: paper 2, appendix M, under the decay assumption stated in this module; integral test.
@@ -215,6 +229,8 @@ def derive_exponential_decay() -> PowerLaw:
     """Derive the remaining gain when the signal decays exponentially with depth.
 
     ``sum over l > L of g c^2 exp(-2 r l) = g c^2 exp(-2 r (L+1)) / (1 - exp(-2 r))``: no power law.
+
+    Domain: r > 0, g > 0, L >= 0.
 
     Notes
     -----

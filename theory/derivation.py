@@ -21,6 +21,8 @@ M, K, n, N = sp.symbols("M K n N", integer=True, positive=True)
 class Derivation:
     """A formula and the steps that lead to it.
 
+    ``target = expression``, for instance ``E T = m2``.
+
     Parameters
     ----------
     name
@@ -39,6 +41,10 @@ class Derivation:
         Further steps in words.
     latex_names
         LaTeX of symbols that are not population scalars.
+
+    Notes
+    -----
+    Source: derived here by enumeration of index patterns; see docs/calculus.md.
 
     Examples
     --------

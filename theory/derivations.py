@@ -107,7 +107,7 @@ def central_moment(statistic: Polynomial, design: Design, order: int) -> tuple[d
 
     Notes
     -----
-    Source: definition.
+    Source: derived here from the definition of T; see docs/calculus.md.
 
     Examples
     --------
@@ -161,6 +161,8 @@ def derive_mean() -> Derivation:
 
     ``E T = m2``
 
+    Domain: symbolic M, K >= 1; every law with a finite mean.
+
     Notes
     -----
     Source: paper 1, exact characterisation of the alignment statistic.
@@ -178,6 +180,8 @@ def derive_variance() -> Derivation:
     """Derive the variance of T, for every law with finite second moments.
 
     ``Var T = (1/M + 1/K) a + t / (M K)``
+
+    Domain: symbolic M, K >= 1; every law with finite second moments.
 
     Notes
     -----
@@ -209,7 +213,7 @@ def derive_third_central_moment(form: Form = "general") -> Derivation:
 
     Notes
     -----
-    Source: definition; Isserlis' theorem for the Gaussian form.
+    Source: derived here from the definition of T, see docs/calculus.md; Isserlis 1918 for the Gaussian form.
 
     Examples
     --------
@@ -237,7 +241,7 @@ def derive_fourth_central_moment(form: Form = "general") -> Derivation:
 
     Notes
     -----
-    Source: definition; Isserlis' theorem for the Gaussian form.
+    Source: derived here from the definition of T, see docs/calculus.md; Isserlis 1918 for the Gaussian form.
 
     Examples
     --------
@@ -254,9 +258,11 @@ def derive_two_laws_mean() -> Derivation:
 
     ``E T = mu_1^T mu_2``
 
+    Domain: symbolic M, K >= 1; laws with finite means.
+
     Notes
     -----
-    Source: definition.
+    Source: derived here from the definition of T; see docs/calculus.md.
 
     Examples
     --------
@@ -272,9 +278,11 @@ def derive_two_laws_variance() -> Derivation:
 
     ``Var T = mu_2^T Sigma_1 mu_2 / M + mu_1^T Sigma_2 mu_1 / K + tr(Sigma_1 Sigma_2) / (M K)``
 
+    Domain: symbolic M, K >= 1; laws with finite second moments.
+
     Notes
     -----
-    Source: definition.
+    Source: derived here from the definition of T; see docs/calculus.md.
 
     Examples
     --------
@@ -290,9 +298,11 @@ def derive_finite_pool_mean() -> Derivation:
 
     ``E T = m2 - tr(S) / (N - 1)`` with the pool's own moments (divisor N).
 
+    Domain: symbolic N >= 2, M, K >= 1 with M + K <= N; any pool.
+
     Notes
     -----
-    Source: definition.
+    Source: derived here from the definition of T; see docs/calculus.md.
 
     Examples
     --------
@@ -309,9 +319,11 @@ def derive_finite_pool_variance() -> Derivation:
     A combination of ``a, t, (tr S)^2, avg (c.mu)|c|^2, avg |c|^4`` of the pool, with rational coefficients in
     M, K and N.  The coefficients have removable poles at N = 2 and 3; `finite_pool_variance` has none.
 
+    Domain: symbolic N >= 4, M, K >= 1 with M + K <= N; any pool.
+
     Notes
     -----
-    Source: definition.
+    Source: derived here from the definition of T; see docs/calculus.md.
 
     Examples
     --------
@@ -329,9 +341,11 @@ def derive_weighted_variance() -> Derivation:
 
     ``Var T = (sum u_i^2 + sum v_j^2) a + (sum u_i^2)(sum v_j^2) t``
 
+    Domain: weights that sum to 1, of any sign; every law with finite second moments.
+
     Notes
     -----
-    Source: definition.
+    Source: derived here from the definition of T; see docs/calculus.md.
 
     Examples
     --------
@@ -377,6 +391,8 @@ def derive_unbiased_estimators() -> Mapping[str, Derivation]:
 
     ``E2 = S/(n)_2``, ``T2 = F2/(n)_2``, ``T3 = (sum r^2 - F2)/(n)_3``,
     ``T4 = (S^2 - 4 (sum r^2 - F2) - 2 F2)/(n)_4`` for m2, tr R^2, mu^T R mu, m2^2; and for a and t.
+
+    Domain: n >= 4 independent units of one law (2 for E2 and T2, 3 for T3), finite second moments.
 
     Notes
     -----

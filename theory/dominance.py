@@ -28,6 +28,14 @@ if TYPE_CHECKING:
 class Step:
     """One polynomial inequality and what established it: exact identities, or the solver alone.
 
+    Definition: ``p >= 0`` or ``p > 0`` for a polynomial p, with the methods that established it.
+
+    Domain: polynomials with rational coefficients in m2, a, t, M, K.
+
+    Notes
+    -----
+    Source: Handelman 1988 for the identities; re-checked by :mod:`theory.verify`.
+
     Examples
     --------
     >>> Step("a >= 0", ("z3 unsat",), ()).methods
@@ -43,6 +51,8 @@ class Step:
 class Case:
     """One case of the minima and maxima of a formula: there the bound equals top/bottom.
 
+    ``B = top / bottom`` wherever all ``conditions >= 0``.
+
     Parameters
     ----------
     label
@@ -55,6 +65,11 @@ class Case:
         Shows top (V + m2^2) - bottom V >= 0, V = Var T, everything multiplied by MK.
     positive
         Shows bottom > 0.
+
+    Notes
+    -----
+    Source: derived here: cases of min and max, in which the claim is polynomial; see
+    docs/property_testing.md.
 
     Examples
     --------
@@ -76,6 +91,8 @@ class Case:
 class Dominance:
     """Certificate that B >= B_exact for every law in ``domain``.
 
+    ``B >= B_exact = V / (V + m2^2)`` on the moment cone ``a^2 <= m2^2 t``.
+
     Parameters
     ----------
     name
@@ -90,6 +107,10 @@ class Dominance:
         One proof per case: the numerator of the difference is >= 0, the denominator > 0.
     bound
         The bound itself.
+
+    Notes
+    -----
+    Source: Cantelli 1928 (so that dominance proves the bound); Handelman 1988 for the certificates.
 
     Examples
     --------

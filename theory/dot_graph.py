@@ -202,6 +202,17 @@ Combination = Mapping[Graph, Any]
 def collect(terms: Iterable[tuple[Graph, Any]]) -> dict[Graph, Any]:
     """Sum coefficients graph by graph (canonical), factor them and drop zeros.
 
+    ``sum over terms coefficient * graph``.
+
+    Parameters
+    ----------
+    terms
+        Pairs (graph, coefficient).
+
+    Notes
+    -----
+    Source: canonical forms of graphs; see docs/calculus.md.
+
     Examples
     --------
     >>> path, same = Graph.of((0, 1), (1, 2)), Graph.of((0, 1), (0, 2))
@@ -220,6 +231,17 @@ def collect(terms: Iterable[tuple[Graph, Any]]) -> dict[Graph, Any]:
 def multiply(left: Combination, right: Combination) -> dict[Graph, Any]:
     """Product of two combinations (disjoint unions of their graphs).
 
+    ``(sum c_i G_i)(sum d_j H_j) = sum c_i d_j (G_i + H_j)``, + the disjoint union.
+
+    Parameters
+    ----------
+    left, right
+        Combinations: graph -> coefficient.
+
+    Notes
+    -----
+    Source: independence: the value of a disjoint union is the product of the values.
+
     Examples
     --------
     >>> edge = Graph.of((0, 1))
@@ -231,6 +253,15 @@ def multiply(left: Combination, right: Combination) -> dict[Graph, Any]:
 
 def quotient(graph: Graph, blocks: Sequence[Sequence[int]]) -> Graph:
     """Merge the vertices of each block into one draw (edges inside a block become loops).
+
+    ``G / pi``: vertices are the blocks of pi, every edge (u, v) joins the blocks of u and v.
+
+    Parameters
+    ----------
+    graph
+        Any graph.
+    blocks
+        A partition of its vertices; the vertices of a block have one law.
 
     Notes
     -----
@@ -248,6 +279,8 @@ def quotient(graph: Graph, blocks: Sequence[Sequence[int]]) -> Graph:
 
 def law_value(graph: Graph, laws: Mapping[str, tuple[Sequence[Any], Sequence[Any]]]) -> Any:
     """Value of a graph at finite-support laws, exact for rational atoms and weights.
+
+    ``value = E[prod over edges (x_u . x_v)]``, the draws of different vertices independent.
 
     Parameters
     ----------

@@ -85,6 +85,14 @@ class _HasMoments(Protocol):
 class Event:
     """An event that the guarantee needs, and an upper bound on the probability that it fails.
 
+    ``P(event fails) <= failure``.
+
+    Domain: 0 <= failure; a value >= 1 says nothing.
+
+    Notes
+    -----
+    Source: paper 2, the events of theorems 1 to 3; see docs/expansion.md.
+
     Examples
     --------
     >>> Event("G_M", "the gap on the training sample is small", 0.05).failure
@@ -114,6 +122,10 @@ class Guarantee:
         The arguments by name.
     loss_range
         B, or None for a loss without known range.
+
+    Notes
+    -----
+    Source: papers 1 and 2; the union bound (Boole) for the probability, see docs/expansion.md.
 
     Examples
     --------
@@ -449,6 +461,11 @@ def theorem_2(
 
 def theorems() -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Deterministic cores of the statements as implications between polynomial inequalities.
+
+    Each is ``hypotheses >= 0 imply conclusion >= 0`` in named real symbols, such as
+    ``L_test_new <= L_test_old - Delta_R / 2 - Delta_ERM + 2 eps_M``.
+
+    Domain: no arguments; all real values of the symbols.
 
     Returns
     -------

@@ -27,6 +27,13 @@ class PoolMoments:
     where ``S`` is the pool covariance (divisor N).  Scalars may be Fractions, floats or
     sympy expressions.
 
+    Domain: N >= 2, and the scalars of one pool; see ``pool_moments``.
+
+    Notes
+    -----
+    Source: derived here: these seven are what :func:`theory.derivations.derive_finite_pool_variance`
+    contains.
+
     Examples
     --------
     >>> PoolMoments(N=2, m2=1, a=0, t=0, tr_sigma=0, cubic=0, quartic=0).N

@@ -73,6 +73,16 @@ def _pairings(halves: Sequence[int]) -> Iterator[tuple[tuple[tuple[int, int], ..
 def to_central(combination: Combination) -> dict[Graph, Any]:
     """Rewrite raw moments as central ones, ``q = mu + c`` at every draw.
 
+    Parameters
+    ----------
+    combination
+        Graph -> coefficient, numbers or sympy expressions.
+
+    Raises
+    ------
+    ValueError
+        If a graph with a vertex of degree two or more is centred already.
+
     Notes
     -----
     Source: expansion of each raw moment tensor about the mean, multilinear in the half-edges.
@@ -90,6 +100,20 @@ def to_central(combination: Combination) -> dict[Graph, Any]:
 def to_raw(combination: Combination) -> dict[Graph, Any]:
     """Rewrite central moments as raw ones, ``c = q - mu`` at every draw.
 
+    Parameters
+    ----------
+    combination
+        Graph -> coefficient, numbers or sympy expressions.
+
+    Raises
+    ------
+    ValueError
+        If a graph with a vertex of degree two or more is raw already.
+
+    Notes
+    -----
+    Source: expansion of each central moment tensor, multilinear in the half-edges.
+
     Examples
     --------
     >>> from theory.scalars import to_expression
@@ -104,6 +128,18 @@ def to_gaussian(combination: Combination) -> dict[Graph, Any]:
     """Replace central moment tensors of a Gaussian law by pairings of ``Sigma`` (Wick-Isserlis).
 
     Source: Isserlis, *On a formula for the product-moment coefficient...*, 1918.
+
+    ``E[c_i c_j c_k c_l] = S_ij S_kl + S_ik S_jl + S_il S_jk`` with S = Sigma, and so on; odd moments vanish.
+
+    Parameters
+    ----------
+    combination
+        Graph -> coefficient, numbers or sympy expressions.
+
+    Raises
+    ------
+    ValueError
+        If a graph with a vertex of degree two or more is raw.
 
     Examples
     --------

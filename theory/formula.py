@@ -28,11 +28,14 @@ _REMEDY = (
 
 @dataclass(frozen=True)
 class Bound:
-    """An upper bound on P(T <= 0), T = mu_M^T g_K, as a function of (moments, M, K).
+    r"""An upper bound on P(T <= 0), T = mu_M^T g_K, as a function of (moments, M, K).
 
     Call it like a function: Fractions give a ``Fraction``, floats a ``float``, NumPy arrays and torch tensors
     a float64 array of the same kind (elementwise, broadcasting), sympy, z3 and flint values an expression.
     Nothing is clamped: a value >= 1 says nothing about a probability.
+
+    .. math:: P(T \le 0) \le B(\text{inputs}, M, K) \quad \text{or, for direction "equal",}
+              \quad P(T \le 0) = B .
 
     Parameters
     ----------
@@ -64,6 +67,11 @@ class Bound:
     ValueError, TypeError
         On calling it with M or K outside the domain, with another record type, or with arrays or symbols that
         the formula cannot take.
+
+    Notes
+    -----
+    Source: paper 1, the form of the alignment theorem; each bound names its own in ``source``, see
+    docs/bounds.md.
 
     Examples
     --------
@@ -268,6 +276,10 @@ def bound(formula: Any = None, /, **options: Any) -> Any:
         If the formula is neither callable nor a sympy expression.
     ValueError
         On unknown assumptions, sizes, or symbols.
+
+    Notes
+    -----
+    Source: the claim is the user's; how it is tested: docs/property_testing.md.
 
     Examples
     --------

@@ -17,6 +17,16 @@ from theory.arithmetic import sample_size
 class GaussianCentralMoments:
     """Mean and central moments of T for Gaussian draws, with the inputs they belong to.
 
+    ``variance = E (T - E T)^2``, ``third`` and ``fourth`` likewise; skewness and excess kurtosis are the
+    standardised
+    ``third / variance^1.5`` and ``fourth / variance^2 - 3``.
+
+    Domain: as made by ``gaussian_central_moments``; the ratios need a variance > 0.
+
+    Notes
+    -----
+    Source: definition; values from ``gaussian_central_moments``.
+
     Examples
     --------
     >>> product = gaussian_central_moments([0.0], [1.0], 1, 1)  # of two standard normals

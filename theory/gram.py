@@ -27,6 +27,16 @@ def gram_symbol(graph: Graph) -> tuple[sp.Symbol, str]:
 
     ``S = sum G'``, ``F2 = sum G'^2``, ``sum_r2 = sum of squared row sums``; others are spelled out.
 
+    Parameters
+    ----------
+    graph
+        Connected raw graph of one law; a loop reads the diagonal, which G' does not have.
+
+    Notes
+    -----
+    Source: names of this package; homomorphism sums as in Lovász, *Large Networks and Graph Limits*, section
+    5.2.
+
     Examples
     --------
     >>> gram_symbol(Graph.of((0, 1), (1, 2), (0, 2)))[0]
@@ -45,6 +55,11 @@ def estimator_terms(target: Graph | Combination) -> dict[Graph, list[tuple[Graph
 
     Returns a mapping from each raw graph to pairs (homomorphism graph, integer or symbolic coefficient); the
     estimator is ``sum over graphs (1/(n)_k) sum over pairs coefficient * hom``.
+
+    Parameters
+    ----------
+    target
+        Graph or combination, raw or centred, of one law.
 
     Notes
     -----
@@ -75,6 +90,15 @@ def _loops(graph: Graph) -> bool:
 
 def unbiased_expression(target: Graph | Combination, n: Any) -> sp.Expr:
     """Unbiased estimator of a graph (or combination) as a sympy expression in Gram sums and n.
+
+    ``sum over graphs coefficient * inj(H) / (n)_k``, inj the sum over injective maps.
+
+    Parameters
+    ----------
+    target
+        Graph or combination, raw or centred, of one law.
+    n
+        Number of units, a symbol or a number.
 
     Notes
     -----

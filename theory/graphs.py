@@ -61,6 +61,14 @@ class Statistic:
     ``samples[v]`` names the sample that vertex v runs over.  With ``injective`` the vertices of one sample
     run over distinct indices (a U-statistic); otherwise each vertex is an independent sum (a sample mean).
 
+    ``(1/number of maps) sum over maps i of prod over edges (u, v) of q_{i(u)} . q_{i(v)}``.
+
+    Domain: any samples and edges; one graph of draws.
+
+    Notes
+    -----
+    Source: von Mises 1947 and Hoeffding 1948 (V- and U-statistics).
+
     Examples
     --------
     >>> dot("train", "test").terms[0][0]
@@ -75,6 +83,12 @@ class Statistic:
 @dataclass(frozen=True)
 class Polynomial:
     """A polynomial in statistics; build it from `dot` and `u_statistic` with ``+ - * **``.
+
+    Domain: integer powers >= 0; coefficients are numbers or sympy expressions; ValueError on other powers.
+
+    Notes
+    -----
+    Source: algebra of V- and U-statistics; see docs/calculus.md.
 
     Examples
     --------
@@ -122,6 +136,17 @@ class Polynomial:
 def dot(x: str, y: str) -> Polynomial:
     """The dot product of two sample means, ``mean(x) . mean(y)``; ``MEAN`` stands for ``mu``.
 
+    ``mean(x) . mean(y) = (1/(n_x n_y)) sum over i, j of x_i . y_j``.
+
+    Parameters
+    ----------
+    x, y
+        Names of samples (sizes are given by the ``Design``), or ``MEAN``.
+
+    Notes
+    -----
+    Source: paper 1, the alignment statistic T = dot("train", "test").
+
     Examples
     --------
     >>> dot("train", "test") == dot("test", "train")
@@ -134,6 +159,13 @@ def u_statistic(graph: Graph, sample: str) -> Polynomial:
     """The U-statistic of a raw one-law graph: the mean of its Gram products over injective maps.
 
     ``U = 1/(n)_k  sum over distinct i_1..i_k of prod over edges (q_i . q_j)``.
+
+    Parameters
+    ----------
+    graph
+        Raw graph of one law, without centred draws.
+    sample
+        Name of the sample.
 
     Notes
     -----
@@ -158,6 +190,8 @@ def _require_raw(graph: Graph) -> Graph:
 class Design:
     """How samples are drawn: sizes, laws, and whether they exhaust a finite pool.
 
+    ``mean(x) = (1/n) sum q_i`` (or ``sum w_i q_i``), the q_i independent, or distinct units of the pool.
+
     Parameters
     ----------
     sizes
@@ -170,6 +204,10 @@ class Design:
     weighted
         Sample means are ``sum w_i q_i`` with ``sum w_i = 1``; the size entry is then the letter that names
         the power sums ``sum w_i^k``.
+
+    Notes
+    -----
+    Source: definition of the sampling schemes; see docs/calculus.md.
 
     Examples
     --------
@@ -223,6 +261,17 @@ class Design:
 def power_sum(letter: Any, k: int) -> sp.Expr:
     """Symbol for ``sum w_i^k`` of weights that sum to one (so 1 at k = 1).
 
+    Parameters
+    ----------
+    letter
+        Of the weights, "w" for w_i.
+    k
+        Integer >= 1.
+
+    Notes
+    -----
+    Source: notation; see docs/calculus.md.
+
     Examples
     --------
     >>> power_sum("w", 1), power_sum("w", 2)
@@ -234,6 +283,15 @@ def power_sum(letter: Any, k: int) -> sp.Expr:
 @dataclass(frozen=True)
 class Pattern:
     """One equality pattern: which slots share an index, how often it occurs, and its graph.
+
+    ``weight`` = number of index choices with exactly these equalities, over the number of all choices.
+
+    Domain: as made by ``expectation``.
+
+    Notes
+    -----
+    Source: counting maps by their kernel (Stanley, *Enumerative Combinatorics* I, section 1.9); see
+    docs/calculus.md.
 
     Examples
     --------
@@ -251,6 +309,14 @@ class Pattern:
 @dataclass(frozen=True)
 class Expectation:
     """The expectation of a polynomial, pattern by pattern.
+
+    ``E f = sum over patterns weight * coefficient * value(graph)``.
+
+    Domain: as made by ``expectation``.
+
+    Notes
+    -----
+    Source: derived here by enumeration of index patterns; see docs/calculus.md.
 
     Examples
     --------

@@ -17,11 +17,17 @@ class Implication:
     Hypotheses and conclusion are ``>=``, ``>``, ``<=``, ``<`` or ``Eq`` relations between polynomials; a
     maximum is a symbol ``w`` with the hypotheses ``w >= a``, ``w >= t``.
 
+    ``h_1 >= 0, ..., h_k >= 0 imply c >= 0`` (or with >, or c = 0).
+
     Raises
     ------
     ValueError
         If a side is not a polynomial with rational coefficients: multiply denominators out first; or if a
         symbol carries assumptions, which the solver would not see.
+
+    Notes
+    -----
+    Source: first-order theory of the reals (Tarski 1951), which is decidable.
 
     Examples
     --------

@@ -14,6 +14,12 @@ class Jumpboard:
 
     ``gain`` is guaranteed: ``L(0) - L(step) >= -step * derivative - curvature * step^2 / 2``.
 
+    Domain: as made by ``jumpboard``; curvature >= 0 over the step.
+
+    Notes
+    -----
+    Source: paper 2, jumpboard models; the descent lemma.
+
     Examples
     --------
     >>> board = jumpboard(derivative=-0.5, curvature=2.0)

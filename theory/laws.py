@@ -16,10 +16,8 @@ from theory._parametric_laws import (
     ParetoLaw,
     SparseLaw,
     StudentTLaw,
-    flat_spectrum,
-    power_law_spectrum,
-    spiked_spectrum,
 )
+from theory._spectra import flat_spectrum, power_law_spectrum, spiked_spectrum
 from theory._weak_signal_law import WeakSignalLaw
 
 __all__ = [

@@ -29,7 +29,8 @@ class FiniteSupport(Protocol):
 class TwoLawMoments:
     """Scalars when the M training units and the K test units follow two different laws.
 
-    mean = mu_1^T mu_2, a_train = mu_2^T Sigma_1 mu_2, a_test = mu_1^T Sigma_2 mu_1, t = tr(Sigma_1 Sigma_2).
+    ``mean = mu_1^T mu_2``, ``a_train = mu_2^T Sigma_1 mu_2``, ``a_test = mu_1^T Sigma_2 mu_1``,
+    ``t = tr(Sigma_1 Sigma_2)``.
 
     Parameters
     ----------
@@ -37,6 +38,15 @@ class TwoLawMoments:
         E T; may be negative, and then no one-sided bound helps.
     a_train, a_test, t
         The variance terms: Var T = a_train/M + a_test/K + t/(MK).
+
+    Raises
+    ------
+    ValueError
+        If a value is not finite, or one of a_train, a_test and t is negative.
+
+    Notes
+    -----
+    Source: derived here: :func:`theory.derivations.derive_two_laws_variance`; see docs/calculus.md.
 
     Examples
     --------
@@ -110,6 +120,10 @@ class ConditionalMoments:
     ValueError
         If variance + mean^2 > radius^2: no law in [-radius, radius] has these moments.
 
+    Notes
+    -----
+    Source: definition of the mean and the variance of v^T q; see docs/certificates.md, conditional tier.
+
     Examples
     --------
     >>> ConditionalMoments(mean=0.5, variance=0.2, radius=1.0)
@@ -150,12 +164,22 @@ class ConditionalMoments:
 class StatisticMoments:
     """The first four moments of T = mu_M^T g_K itself, at the sample sizes in question.
 
-    mean = E T; variance, third, fourth = central moments of T (``theory.derivations``, or enumeration).
+    ``mean = E T``; ``variance = E (T - E T)^2``, ``third`` and ``fourth`` likewise in the powers 3 and 4
+    (from ``theory.derivations``, or by enumeration).
+
+    Parameters
+    ----------
+    mean, variance, third, fourth
+        Of T, in powers 1 to 4 of its unit; mean and third may be negative.
 
     Raises
     ------
     ValueError
         If fourth * variance < variance^3 + third^2 (Pearson's inequality): no law has these moments.
+
+    Notes
+    -----
+    Source: Pearson, *Mathematical contributions to the theory of evolution XIX*, 1916, for the inequality.
 
     Examples
     --------
@@ -196,6 +220,16 @@ class SubGaussianMoments:
     dimension
         d, the number of coordinates of q.
 
+    Raises
+    ------
+    ValueError
+        If a value is negative or not finite, proxy = 0, or dimension < 1.
+
+    Notes
+    -----
+    Source: Boucheron, Lugosi, Massart, *Concentration Inequalities*, section 2.3, in the vector form of Hsu,
+    Kakade, Zhang 2012.
+
     Examples
     --------
     >>> SubGaussianMoments(m2=1.0, proxy=2.0, dimension=3.0).proxy
@@ -217,7 +251,9 @@ class SubGaussianMoments:
 
 @dataclass(frozen=True)
 class GaussianInput:
-    """Mean and covariance of a Gaussian unit, for the exact reference value.
+    r"""Mean and covariance of a Gaussian unit, for the exact reference value.
+
+    Definition: :math:`q \sim N(\mu, \Sigma)`.
 
     Parameters
     ----------
@@ -225,6 +261,15 @@ class GaussianInput:
         Shape (d,).
     Sigma
         Shape (d, d), or the eigenvalues (d,) with mu in the eigenbasis.
+
+    Raises
+    ------
+    ValueError
+        On use, as :func:`theory.exact.gaussian_log_probability` and ``Moments.from_arrays``.
+
+    Notes
+    -----
+    Source: definition of the normal law; the reference value is that of :mod:`theory.exact`.
 
     Examples
     --------

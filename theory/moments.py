@@ -88,6 +88,7 @@ class Moments:
 
     Examples
     --------
+    >>> from fractions import Fraction
     >>> coin = Moments(m2=Fraction(1, 4), a=Fraction(1, 16), t=Fraction(1, 16))  # q = 0 or 1, each with 1/2
     >>> coin.d_par, coin.d_2, coin.d_align, coin.variance(1, 1)
     (Fraction(1, 1), Fraction(1, 1), Fraction(1, 1), Fraction(3, 16))

@@ -13,6 +13,15 @@ def set_partitions(
 
     The number of partitions is the Bell number B(len(items)) when ``apart`` is empty.
 
+    Definition: disjoint nonempty blocks with union ``items``.
+
+    Parameters
+    ----------
+    items
+        Distinct numbers.
+    apart
+        Pairs that must not share a block.
+
     Notes
     -----
     Source: Stanley, *Enumerative Combinatorics* I, section 1.9 (blocks added one element at a time).
@@ -38,6 +47,11 @@ def moebius(partition: Iterable[Sequence[int]]) -> int:
 
     Source: Rota, *On the foundations of combinatorial theory I*, 1964.
 
+    Parameters
+    ----------
+    partition
+        Blocks, each a nonempty sequence.
+
     Examples
     --------
     >>> moebius([(0, 1), (2, 3)]), moebius([(0, 1, 2)])
@@ -52,6 +66,13 @@ def moebius(partition: Iterable[Sequence[int]]) -> int:
 
 def falling_factorial(x: Any, k: int) -> Any:
     """Number of injective maps from k things into x things: ``x (x-1) ... (x-k+1)``.
+
+    Parameters
+    ----------
+    x
+        Number or symbol.
+    k
+        Integer >= 0; the empty product is 1.
 
     Notes
     -----

@@ -45,6 +45,14 @@ __all__ = [
 class Proof:
     """An implication that holds for all reals; ``methods`` says what established it.
 
+    ``h_i >= 0 for all i implies conclusion``, shown by an identity or by the solver.
+
+    Domain: as made by ``prove``.
+
+    Notes
+    -----
+    Source: Handelman 1988; de Moura and Bjorner, "Z3", 2008.
+
     Examples
     --------
     >>> proof = prove(next(t for t in THEOREMS if t.name == "exact-below-align"))
@@ -66,6 +74,14 @@ class Proof:
 class CounterModel:
     """Rational values at which the hypotheses hold and the conclusion fails (re-checked exactly).
 
+    ``h_i(x) >= 0`` for all i and not ``conclusion(x)``, at a rational x.
+
+    Domain: as made by ``prove``.
+
+    Notes
+    -----
+    Source: model of the solver (de Moura and Bjorner, "Z3", 2008), re-checked in rationals.
+
     Examples
     --------
     >>> false = next(t for t in FALSE_VARIANTS if t.name == "false-n_eff")
@@ -85,6 +101,14 @@ class CounterModel:
 @dataclass(frozen=True)
 class Undecided:
     """Neither proved nor refuted; ``reason`` says what was tried.
+
+    Definition: neither a proof nor a counter-model was found in time.
+
+    Domain: as made by ``prove``.
+
+    Notes
+    -----
+    Source: convention of this package; see docs/evidence.md.
 
     Examples
     --------
@@ -117,6 +141,12 @@ def _slack(relation: Any) -> list[sp.Expr]:
 @dataclass(frozen=True)
 class Certificate:
     r"""An exact identity :math:`\text{target} = \sum_j c_j \prod_i h_i^{k_{ji}}` with :math:`c_j \ge 0`.
+
+    Domain: polynomials with rational coefficients; ``is_valid`` re-checks the identity.
+
+    Notes
+    -----
+    Source: D. Handelman, Pacific J. Math. 132 (1988).
 
     Examples
     --------
@@ -293,6 +323,8 @@ def prove(
 ) -> Proof | CounterModel | Undecided:
     """Prove or refute an implication for all reals.
 
+    ``h_i(x) >= 0 for all i implies conclusion(x)``, for all real x.
+
     Parameters
     ----------
     implication
@@ -306,6 +338,13 @@ def prove(
     -------
     :class:`Proof` (saying which of the two methods succeeded), :class:`CounterModel` (re-checked in exact
     rational arithmetic) or :class:`Undecided`.
+
+    Raises
+    ------
+    ValueError
+        If a relation is none of >=, >, <=, <, Eq.
+    RuntimeError
+        If certificate and solver contradict each other.
 
     Notes
     -----

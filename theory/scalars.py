@@ -160,6 +160,17 @@ def _spelled(graph: Graph) -> Scalar:
 def to_expression(combination: Mapping[Graph, Any]) -> sp.Expr:
     """Sympy expression of a combination of graphs in their named scalars.
 
+    ``sum over graphs coefficient * prod over components (named scalar)``.
+
+    Parameters
+    ----------
+    combination
+        Graph -> coefficient, numbers or sympy expressions.
+
+    Notes
+    -----
+    Source: names of this package (m2, a, t, tr_Sigma, ...); see docs/calculus.md.
+
     Examples
     --------
     >>> from theory.graphs import Graph

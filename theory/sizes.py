@@ -10,10 +10,21 @@ from typing import Any
 class Sizes:
     """The range of a sample size for which a bound is claimed.
 
+    ``low <= size <= high``
+
     Parameters
     ----------
     low, high
         Inclusive limits; ``high=None`` for no limit.
+
+    Raises
+    ------
+    ValueError
+        If ``read`` cannot make a nonempty range of integers >= 1 of what it is given.
+
+    Notes
+    -----
+    Source: notation of this package for the (M, K) of a claim; see docs/property_testing.md.
 
     Examples
     --------

@@ -31,6 +31,8 @@ _TAKEN = (
 class WorstCase:
     """The law found to come closest to a bound: exact P, the bound B, and the attained ratio P/B.
 
+    ``ratio = P / B``, ``gap = B - P``.
+
     Parameters
     ----------
     law, M, K
@@ -41,6 +43,11 @@ class WorstCase:
         Value of the bound there.
     ratio
         P/B as a float; 1 means attained, above 1 refuted.
+
+    Notes
+    -----
+    Source: the attained value beside the bound, as in performance estimation (Taylor, Hendrickx, Glineur
+    2017).
 
     Examples
     --------
@@ -65,6 +72,8 @@ class WorstCase:
 class Coverage:
     """What a search looked at.
 
+    Definition: ``complete = False`` if and only if the clock stopped the search.
+
     Parameters
     ----------
     supports
@@ -79,6 +88,10 @@ class Coverage:
         False if the clock stopped the search: a repeat may then get further.
     seed
         Repeats the search.
+
+    Notes
+    -----
+    Source: convention of this package; see docs/property_testing.md.
 
     Examples
     --------
@@ -106,6 +119,8 @@ class Coverage:
 class Refuted:
     """A counterexample: P(T <= 0) = P > B for this law and these sample sizes, decided in exact rationals.
 
+    ``P(T <= 0) = P > B`` at one law and one (M, K).
+
     Parameters
     ----------
     law
@@ -119,6 +134,10 @@ class Refuted:
         Name of the bound.
     floats
         Whether its formula takes floats only.
+
+    Notes
+    -----
+    Source: exact enumeration, :mod:`theory.exact`; see docs/property_testing.md.
 
     Examples
     --------
@@ -172,6 +191,14 @@ class Refuted:
 class Proved:
     """The bound holds because it is never below Cantelli's on the moment cone; the certificate says why.
 
+    ``B >= B_exact >= P(T <= 0)`` for every law with finite second moments.
+
+    Domain: as made by ``falsify``.
+
+    Notes
+    -----
+    Source: Cantelli 1928; the certificate is a :class:`theory.dominance.Dominance`.
+
     Examples
     --------
     >>> from theory import falsify
@@ -191,6 +218,14 @@ class Proved:
 @dataclass(frozen=True)
 class Unrefuted:
     """Neither broken nor proved: what was covered, and the law that came closest.
+
+    ``P(T <= 0) <= B`` for every law that ``coverage`` lists, and no statement about others.
+
+    Domain: as made by ``falsify``.
+
+    Notes
+    -----
+    Source: convention of this package; see docs/property_testing.md.
 
     Examples
     --------

@@ -17,10 +17,19 @@ Polynomial = dict[tuple[tuple[str, int], ...], Fraction]
 def parse(text: str) -> Polynomial:
     """Read a polynomial with rational coefficients written with ``+ - * ** /`` and names.
 
+    Parameters
+    ----------
+    text
+        The polynomial, in Python's syntax.
+
     Raises
     ------
     ValueError
         If the text contains anything but that (a call, a negative power, division by a non-constant).
+
+    Notes
+    -----
+    Source: Python's grammar, restricted to polynomials.
 
     Examples
     --------
@@ -73,6 +82,19 @@ def parse(text: str) -> Polynomial:
 def add(p: Polynomial, q: Polynomial) -> Polynomial:
     """Sum of two polynomials.
 
+    ``p + q``.
+
+    Parameters
+    ----------
+    p, q
+        Polynomials as made by ``parse``.
+
+    Notes
+    -----
+    Source: algebra of polynomials over the rationals.
+
+    Examples
+    --------
     >>> add(parse("x"), parse("-x"))
     {}
     """
@@ -89,6 +111,19 @@ def add(p: Polynomial, q: Polynomial) -> Polynomial:
 def multiply(p: Polynomial, q: Polynomial) -> Polynomial:
     """Product of two polynomials.
 
+    ``p * q``.
+
+    Parameters
+    ----------
+    p, q
+        Polynomials as made by ``parse``.
+
+    Notes
+    -----
+    Source: algebra of polynomials over the rationals.
+
+    Examples
+    --------
     >>> multiply(parse("x + 1"), parse("x - 1")) == parse("x**2 - 1")
     True
     """
@@ -105,6 +140,26 @@ def multiply(p: Polynomial, q: Polynomial) -> Polynomial:
 def evaluate(p: Polynomial, values: Mapping[str, Fraction]) -> Fraction:
     """Value of a polynomial at rational numbers.
 
+    ``p(x)`` as ``sum c * prod x_i^k_i``.
+
+    Parameters
+    ----------
+    p
+        Polynomials as made by ``parse``.
+    values
+        A rational number for every name in p.
+
+    Raises
+    ------
+    KeyError
+        If a name has no value.
+
+    Notes
+    -----
+    Source: algebra of polynomials over the rationals.
+
+    Examples
+    --------
     >>> evaluate(parse("x**2*y - 1"), {"x": Fraction(1, 2), "y": Fraction(8)})
     Fraction(1, 1)
     """
@@ -136,6 +191,10 @@ def is_nonnegative_combination(
         Pairs ``(c_j, {i: k_ji})``, exact numbers; an index past the hypotheses counts into ``squares``.
     squares
         Polynomials that are squared here before use, hence nonnegative without any hypothesis.
+
+    Notes
+    -----
+    Source: D. Handelman, Pacific J. Math. 132 (1988).
 
     Examples
     --------

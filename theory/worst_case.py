@@ -33,6 +33,8 @@ def decide(bound: Bound, law: FiniteLaw | WeakSignalLaw, M: int, K: int) -> Wors
     rounding nor cancellation can pass for a violation.  Only for a formula without an expression (one that
     branches, or calls ``math.exp``) the float decides, and the ratio is then lowered by 1e-9 relative.
 
+    ``ratio = P(T <= 0) / B``.
+
     Parameters
     ----------
     bound
@@ -140,6 +142,8 @@ def falsify(
     weights from the best laws found; random laws from ``theory.strategies`` with hypothesis's ``target``.
     Violations are decided in exact rationals, then shrunk: few atoms, small integers, small M, K and d.
 
+    ``P(T <= 0) <= B(m2, a, t, M, K)``, the claim under test.
+
     Parameters
     ----------
     bound
@@ -169,6 +173,9 @@ def falsify(
     Cantelli's bound is not the true supremum, so a bound below it may still be true, and then the answer is
     ``Unrefuted``.  For a bound that assumes Gaussian units the search runs over Gaussian laws instead, with
     numerically exact probabilities.
+
+    Source: search as described in docs/property_testing.md; MacIver and Donaldson 2020 for the random laws
+    and their shrinking.
 
     Examples
     --------
@@ -365,6 +372,8 @@ def largest_ratio(
 
     sup P/B over laws with finite support (a lower estimate of it: the law is a witness, not a proof).
 
+    ``max P(T <= 0) / B`` over the laws tried.
+
     Parameters
     ----------
     M, K
@@ -383,6 +392,10 @@ def largest_ratio(
     ------
     ValueError
         If at_most <= 0.
+
+    Notes
+    -----
+    Source: Cantelli 1928 for the bound; search as described in docs/property_testing.md.
 
     Examples
     --------
