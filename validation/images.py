@@ -217,6 +217,8 @@ class _Tar:
         self.path = path
         with self._opened() as tar:
             self.members = {m.name.removeprefix("./"): m for m in tar if m.isreg() and not m.issparse()}
+            while tar.fileobj is not None and tar.fileobj.read(1 << 20):
+                pass  # to the end: only there does a compressed file's checksum tell of damage
 
     @contextmanager
     def _opened(self) -> Iterator[tarfile.TarFile]:
