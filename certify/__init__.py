@@ -17,6 +17,7 @@ _HOME = {
     "Decision": "family",
     "DependenceError": "errors",
     "Estimate": "estimators",
+    "Expansion": "growth_result",
     "GradientMoments": "moments",
     "ModelError": "errors",
     "MomentAccumulator": "moments",
@@ -35,6 +36,7 @@ _HOME = {
     "decide": "family",
     "estimate": "estimators",
     "estimate_two_laws": "two_laws",
+    "expansion": "growth",
     "gradients": "sweep",
     "plan": "planning",
     "plug_in": "estimators",
@@ -49,6 +51,7 @@ __all__ = [
     "Decision",
     "DependenceError",
     "Estimate",
+    "Expansion",
     "GradientMoments",
     "ModelError",
     "MomentAccumulator",
@@ -67,6 +70,7 @@ __all__ = [
     "decide",
     "estimate",
     "estimate_two_laws",
+    "expansion",
     "gradients",
     "losses",
     "plan",
@@ -80,6 +84,8 @@ if TYPE_CHECKING:
     from certify.errors import CaptureError, CertifyError, DependenceError, ModelError, NonFiniteError
     from certify.estimators import Estimate, estimate, plug_in
     from certify.family import Decision, certificates, decide
+    from certify.growth import expansion
+    from certify.growth_result import Expansion
     from certify.hooks import Capture, capture
     from certify.intervals import ConfidenceInterval, clopper_pearson
     from certify.moments import GradientMoments, MomentAccumulator
