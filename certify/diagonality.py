@@ -256,6 +256,9 @@ def _fieller(point: Energies, parts: Energies, n: int, alpha: float) -> tuple[fl
     if not point.total > 0:
         return -math.inf, math.inf
     sizes = np.full(n, n - 1)
+    # in units of the total: squares of fourth powers of tiny or huge gradients do not fit a float
+    parts = Energies(parts.total / point.total, parts.diagonal / point.total)
+    point = Energies(1.0, point.diagonal / point.total)
 
     def variance(a: float, b: float) -> float:
         full = a * point.diagonal + b * point.total
