@@ -8,6 +8,7 @@ import pickle
 import pickletools
 import struct
 import tarfile
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
