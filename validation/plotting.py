@@ -228,12 +228,13 @@ def _clean(svg: str, id: str, alt: str) -> str:
     svg = re.sub(r"<style.*?</style>", "", svg, flags=re.S)  # would style the whole page
     svg = re.sub(r"<!--.*?-->", "", svg, flags=re.S)
     svg = re.sub(r"\s+xmlns(:xlink)?=\"[^\"]*\"", "", svg).replace("xlink:href", "href")
-    used = set(re.findall(r"(?:href=\"#|url\(#)([^\")]+)", svg))
-    svg = re.sub(r" id=\"([^\"]+)\"", lambda m: f' id="{id}-{m.group(1)}"' if m.group(1) in used else "", svg)
-    svg = re.sub(r"(href=\"#|url\(#)", rf"\g<1>{id}-", svg)
+    used = dict.fromkeys(re.findall(r"(?:href=\"#|url\(#)([^\")]+)", svg))
+    names = {old: f"{id}-{k}" for k, old in enumerate(used)}
+    svg = re.sub(r" id=\"([^\"]+)\"", lambda m: f' id="{names[m[1]]}"' if m[1] in names else "", svg)
+    svg = re.sub(r"(href=\"#|url\(#)([^\")]+)", lambda m: m[1] + names[m[2]], svg)
     svg = re.sub(r"<path(?![^>]*\sd=)[^>]*/>", "", svg)  # a line without points
     svg = re.sub(r"<defs>\s*</defs>", "", svg)
-    svg = re.sub(r">\s+<", "><", svg)
+    svg = _compact(svg)
     for colour, variable in _VARIABLES.items():
         svg = svg.replace(colour, f"var({variable})")
     svg = re.sub(r"font:\s*([\d.]+)px[^;\"]*", r"font-size: \1px", svg)
@@ -244,6 +245,34 @@ def _clean(svg: str, id: str, alt: str) -> str:
         f'<svg class="fig" role="img" aria-label="{html.escape(alt)}" viewBox="0 0 {_WIDTH:g} {_HEIGHT:g}">'
     )
     return re.sub(r"<svg[^>]*>", lambda _: opening, svg, count=1).strip()
+
+
+def _compact(svg: str) -> str:
+    """The same picture in fewer bytes: a page holds hundreds of panels.
+
+    >>> _compact('<g><g id="a"><path d="M 0 1 \\nL 2 3 " style="fill: none; stroke: red"/></g></g>')
+    '<g id="a"><path d="M0 1L2 3" style="fill:none;stroke:red"/></g>'
+    """
+    svg = re.sub(r">\s+<", "><", svg)
+    svg = re.sub(r" transform=\"rotate\(-?0 [^)]*\)\"", "", svg)
+    svg = re.sub(
+        r" d=\"([^\"]*)\"", lambda m: ' d="' + re.sub(r"\s*([A-Za-z])\s*", r"\1", m[1].strip()) + '"', svg
+    )
+    svg = re.sub(
+        r" style=\"([^\"]*)\"", lambda m: ' style="' + re.sub(r"\s*([:;,])\s*", r"\1", m[1]) + '"', svg
+    )
+    svg = re.sub(r"<path d=\"[^\"]*\" style=\"fill:none(;opacity:0)?\"/>", "", svg)  # invisible backgrounds
+    out: list[str] = []
+    open_: list[bool] = []  # for every <g> that is open: whether it says anything
+    for token in re.split(r"(<g(?: [^>]*)?>|</g>)", svg):
+        if token[:3] in ("<g>", "<g "):
+            open_.append(token != "<g>")
+            if not open_[-1]:
+                continue
+        elif token == "</g>" and not open_.pop():
+            continue
+        out.append(token)
+    return "".join(out)
 
 
 def _subscripts(text: str) -> str:
