@@ -23,6 +23,7 @@ _HOME = {
     "MomentAccumulator": "moments",
     "NonFiniteError": "errors",
     "Plan": "planning",
+    "Ranking": "ranking",
     "Sequential": "sequential",
     "Sweep": "sweep",
     "TwoLawEstimate": "two_laws",
@@ -40,6 +41,7 @@ _HOME = {
     "gradients": "sweep",
     "plan": "planning",
     "plug_in": "estimators",
+    "where": "ranking",
 }
 
 __all__ = [
@@ -57,6 +59,7 @@ __all__ = [
     "MomentAccumulator",
     "NonFiniteError",
     "Plan",
+    "Ranking",
     "Sequential",
     "Sweep",
     "TwoLawEstimate",
@@ -75,6 +78,7 @@ __all__ = [
     "losses",
     "plan",
     "plug_in",
+    "where",
 ]
 
 if TYPE_CHECKING:
@@ -90,6 +94,7 @@ if TYPE_CHECKING:
     from certify.intervals import ConfidenceInterval, clopper_pearson
     from certify.moments import GradientMoments, MomentAccumulator
     from certify.planning import Plan, plan
+    from certify.ranking import Ranking, where
     from certify.sequential import Sequential, certify_until
     from certify.sweep import Sweep, collect, gradients
     from certify.two_laws import TwoLawEstimate, estimate_two_laws
