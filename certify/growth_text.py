@@ -93,8 +93,9 @@ def _guarantees(e: Expansion) -> str:
     if any(r.improves for r in e.routes):
         return "In advance: a lower test risk follows, but only if the estimated constants are right."
     return (
-        "Guaranteed in advance: nothing. The worst-case terms are larger than the gain on every route, so "
-        "the guarantees are vacuous for this block and these samples; only the measurement speaks."
+        "Guaranteed in advance: nothing. The worst-case terms are larger than the gain on every route: the "
+        "guarantees are vacuous or show no improvement for this block and these samples; only the "
+        "measurement speaks."
     )
 
 
