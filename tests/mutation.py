@@ -2,6 +2,7 @@
 
 python tests/mutation.py prepare            in a clone: bring decorated functions within mutmut's reach
 python tests/mutation.py sample 0 100       names of mutants 1..100 of each room, in an order drawn at random
+python tests/mutation.py sample 0 100 exact the same of one room
 python tests/mutation.py report 0 100       killed, interval and survivors among them
 """
 
@@ -82,6 +83,6 @@ if __name__ == "__main__":
             source.write_text(undecorate(source.read_text(encoding="utf-8")), encoding="utf-8")
     elif sys.argv[1] == "sample":
         first, last = int(sys.argv[2]), int(sys.argv[3])
-        print(*(name for room in ROOMS for name in shuffled(room)[first:last]))
+        print(*(name for room in sys.argv[4:] or ROOMS for name in shuffled(room)[first:last]))
     else:
         report(int(sys.argv[2]), int(sys.argv[3]))
