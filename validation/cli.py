@@ -1,4 +1,4 @@
-"""The command line ``certify``: validate, report, measure, plan, theory, doctor.
+"""The command line ``certify``: validate, report, measure, where, plan, theory, doctor.
 
 Heavy imports live inside the commands, so that ``certify --help`` answers at once. With ``--json`` standard
 output holds JSON and nothing else; progress and remarks go to standard error. Exit status: 0 done, 1 a claim
@@ -231,7 +231,7 @@ def doctor(as_json: bool) -> None:
 @click.option(
     "--data",
     metavar="SPEC",
-    help="python:MODULE:FUNCTION, text:FILE, images:FOLDER_OR_TAR[:SPLIT] or npz:FILE with x and y.",
+    help="python:MODULE:FUNCTION, text:FILE, images:PATH[:SPLIT[:coarse]] or npz:FILE with x and y.",
 )
 @click.option(
     "--loss",
@@ -255,7 +255,10 @@ def doctor(as_json: bool) -> None:
 @click.option("--batch-size", default=64, show_default=True)
 @click.option("--length", default=128, show_default=True, help="Tokens in a sequence (text:).")
 @click.option("--max-units", type=int, help="Stop after this many units.")
-@click.option("--device", metavar="NAME", help="cpu, cuda, mps. [default: where the model is]")
+@click.option("--device", metavar="NAME", help="cpu, cuda, mps or auto. [default: where the model is]")
+@click.option("--revision", metavar="NAME", help="Of a model hf:NAME, e.g. the training step step3000.")
+@click.option("--dtype", metavar="NAME", help="float32, bfloat16, ... (hf:). [default: as stored]")
+@click.option("--device-map", metavar="NAME", help="auto spreads an hf: model over devices (accelerate).")
 @click.option(
     "--save", type=click.Path(path_type=Path), help="Folder to save the moments in, for `certify plan`."
 )
@@ -289,6 +292,57 @@ def plan(as_json: bool, **options: Any) -> None:
     PILOT is a file saved by `certify measure --save`, or a .npy array with one row per unit.
     """
     from validation.plan_command import plan as run
+
+    run(as_json=as_json, say_json=say_json, **options)
+
+
+@cli.command()
+@click.option(
+    "--model",
+    required=True,
+    metavar="SPEC",
+    help="python:MODULE:FUNCTION, hf:PATH or checkpoint:FILE (a CIFAR ResNet).",
+)
+@click.option("--data", metavar="SPEC", help="Held-out data, as for `certify measure`.")
+@click.option(
+    "--train-data",
+    metavar="SPEC",
+    help="Data of the step; may be the network's own training data. [default: a part of --data]",
+)
+@click.option("--loss", metavar="NAME", help="As for `certify measure`.")
+@click.option(
+    "--at",
+    multiple=True,
+    callback=csv_option,
+    metavar="NAME[,NAME...]",
+    help="Places to compare. [default: the repeated blocks of the model]",
+)
+@click.option(
+    "--block", default="shift", show_default=True, help="shift, full, linear, lowrank, mlp or copy."
+)
+@click.option("--rank", default=4, show_default=True, help="Of --block lowrank.")
+@click.option(
+    "--norm",
+    default="parameter",
+    show_default=True,
+    help="parameter or activation: unit of length of the step.",
+)
+@click.option("--confidence", default=0.95, show_default=True, help="Of all verdicts together.")
+@click.option("--method", default="student", show_default=True, help="student or bootstrap.")
+@click.option("--train-units", type=int, help="Units that choose the step. [default: half of --data]")
+@click.option("--test-units", type=int, help="Held-out units at most.")
+@click.option("--batch-size", default=64, show_default=True)
+@click.option("--length", default=128, show_default=True, help="Tokens in a sequence (text:).")
+@click.option(
+    "--seed", default=0, show_default=True, help="Of the split, of random blocks and the bootstrap."
+)
+@click.option("--device", metavar="NAME", help="cpu, cuda, mps. [default: where the model is]")
+@click.option("--html", "page", type=click.Path(path_type=Path), help="Also write an HTML file.")
+@click.option("--save", type=click.Path(path_type=Path), help="Also write the ranking as a JSON file.")
+@common
+def where(as_json: bool, **options: Any) -> None:
+    """Rank the places where a block could be inserted by their certified gain on held-out data."""
+    from validation.where_command import where as run
 
     run(as_json=as_json, say_json=say_json, **options)
 

@@ -30,6 +30,9 @@ def measure(
     length: int,
     max_units: int | None,
     device: str | None,
+    revision: str | None,
+    dtype: str | None,
+    device_map: str | None,
     save: Path | None,
     page: Path | None,
     explain: bool,
@@ -48,6 +51,7 @@ def measure(
     from certify.positions import check_positions
     from certify.sites import resolve
     from certify.sweep import check_device, collect
+    from validation.pretrained import check_options
 
     refuse(
         *(
@@ -58,11 +62,24 @@ def measure(
         lambda: check_confidence(confidence),
         lambda: _check_tier(tier, bound),
         lambda: check_positions(positions),
-        lambda: None if device is None else check_device(device),
+        lambda: None if device in (None, "auto") else check_device(device),
+        lambda: check_options(revision, dtype, device_map),
+        lambda: _check_devices(device, device_map),
         lambda: outputs.check_folder("--save", save),
         lambda: outputs.check_file("--html", page, "certificate.html"),
     )
-    target = targets.load(model, data, loss, batch_size=batch_size, length=length)
+    if device == "auto":
+        device = _best_device()
+    target = targets.load(
+        model,
+        data,
+        loss,
+        batch_size=batch_size,
+        length=length,
+        revision=revision,
+        dtype=dtype,
+        device_map=device_map,
+    )
     names = [name for name, _ in target.model.named_modules() if name]
     if list_:
         _show_modules(target.model, as_json, say_json)
@@ -125,6 +142,19 @@ def refuse(*checks: Callable[[], Any]) -> None:
             mistakes.append(str(error))
     if mistakes:
         raise ValueError("; and ".join(mistakes))
+
+
+def _check_devices(device: str | None, device_map: str | None) -> None:
+    if device is not None and device_map is not None:
+        raise ValueError(f"device={device!r}, device_map={device_map!r}: give one of them")
+
+
+def _best_device() -> str:
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def _check_tier(tier: str, bound: float | None) -> None:

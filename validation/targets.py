@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 _MODELS = "python:MODULE:FUNCTION, hf:PATH or checkpoint:FILE"
-_DATA = "python:MODULE:FUNCTION, text:FILE, images:FOLDER_OR_TAR[:SPLIT] or npz:FILE"
+_DATA = "python:MODULE:FUNCTION, text:FILE, images:PATH[:SPLIT[:coarse]] or npz:FILE"
 _LOSSES = "classification, causal_lm, regression or python:MODULE:FUNCTION"
 
 
@@ -120,8 +120,18 @@ def named(option: str, rest: str) -> Any:
     return found
 
 
-def load(model: str, data: str | None, loss: str | None, *, batch_size: int, length: int) -> Target:
-    """The target that the options describe.
+def load(
+    model: str,
+    data: str | None,
+    loss: str | None,
+    *,
+    batch_size: int,
+    length: int,
+    revision: str | None = None,
+    dtype: str | None = None,
+    device_map: str | None = None,
+) -> Target:
+    """The target that the options describe; ``revision``, ``dtype``, ``device_map`` are of an hf: model.
 
     Raises
     ------
@@ -131,6 +141,9 @@ def load(model: str, data: str | None, loss: str | None, *, batch_size: int, len
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size}: expected at least 1")
     kind, rest = split_spec("--model", model, _MODELS)
+    asked = {"--revision": revision, "--dtype": dtype, "--device-map": device_map}
+    if kind != "hf" and (useless := [name for name, value in asked.items() if value is not None]):
+        raise ValueError(f"{', '.join(useless)}: only for a model hf:PATH, not for {kind}:")
     given_loss: Any = None
     batches: Any = None
     tokenizer = None
@@ -141,7 +154,9 @@ def load(model: str, data: str | None, loss: str | None, *, batch_size: int, len
                 raise ValueError(f"--model={model}: a function may return a model or (model, loss, batches)")
             made, given_loss, batches = made
     elif kind == "hf":
-        made, tokenizer = _hugging_face(rest)
+        from validation.pretrained import language_model
+
+        made, tokenizer = language_model(rest, revision=revision, dtype=dtype, device_map=device_map)
     elif kind == "checkpoint":
         from validation.models import load_resnet
 
@@ -176,30 +191,6 @@ def _is_module(value: Any) -> bool:
     import torch
 
     return isinstance(value, torch.nn.Module)
-
-
-def _hugging_face(path: str) -> tuple[Any, Any]:
-    try:
-        import transformers
-    except ImportError as error:
-        raise ImportError("hf: needs transformers: pip install 'gradient-alignment[validation]'") from error
-    local = Path(path).exists()
-    try:
-        # Never the network: an unreachable hub costs half a minute of retries before anything is said.
-        model = transformers.AutoModelForCausalLM.from_pretrained(path, local_files_only=True)
-    except Exception as error:
-        place = "" if local else f"; neither a folder nor in the hub's cache: run `hf download {path}` once"
-        if local:
-            place = f" ({type(error).__name__}: {str(error).strip().partition(chr(10))[0]})"
-        raise ValueError(f"--model=hf:{path}: no causal language model there{place}") from error
-    files = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
-    if local and not any((Path(path) / f).exists() for f in files):
-        return model.eval(), None  # transformers would make up an empty tokenizer
-    try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(path, local_files_only=True)
-    except (OSError, ValueError, KeyError):
-        tokenizer = None
-    return model.eval(), tokenizer
 
 
 def _loss(name: str | None) -> Callable[..., Any] | None:
@@ -262,13 +253,18 @@ def _arrays(path: str, size: int) -> tuple[Any, str, str]:
 
 
 def _images(rest: str, size: int) -> tuple[Any, str, str]:
-    from validation.data import CIFAR_MEAN, CIFAR_STD, image_tree
+    from validation.data import CIFAR_MEAN, CIFAR_STD, images
 
-    path, colon, split = rest.rpartition(":")
-    if not colon or Path(rest).exists():
-        path, split = rest, "test"
-    images = image_tree(path, split).normalised(CIFAR_MEAN, CIFAR_STD)
-    return Batches((images.images, images.labels), size, lambda a, b: (a, b)), "classification", "image"
+    path, split, labels = rest, "test", "fine"
+    if not Path(path).exists():
+        head, colon, last = path.rpartition(":")
+        if colon and last in ("fine", "coarse"):
+            path, labels = head, last
+        head, colon, last = path.rpartition(":")
+        if colon and not Path(path).exists():
+            path, split = head, last
+    found = images(path, split, labels=labels).normalised(CIFAR_MEAN, CIFAR_STD)
+    return Batches((found.images, found.labels), size, lambda a, b: (a, b)), "classification", "image"
 
 
 def _text(path: str, size: int, length: int, tokenizer: Any, model: Any) -> tuple[Any, str, str]:
@@ -290,6 +286,12 @@ def _text(path: str, size: int, length: int, tokenizer: Any, model: Any) -> tupl
     else:
         ids = tokenizer(content.decode("utf-8", errors="replace"), add_special_tokens=False, verbose=False)
         tokens = torch.tensor(ids["input_ids"], dtype=torch.long)
+    config = getattr(model, "config", None)
+    longest, known = (getattr(config, k, None) for k in ("max_position_embeddings", "vocab_size"))
+    if isinstance(longest, int) and length > longest:
+        raise ValueError(f"length={length}: the model reads at most {longest} tokens")
+    if isinstance(known, int) and len(tokens) and int(tokens.max()) >= known:
+        raise ValueError(f"--data=text:{path}: the tokenizer gives tokens the model does not have ({known})")
     rows = tokens[: len(tokens) // length * length].reshape(-1, length)
     if len(rows) < 4:
         raise ValueError(
