@@ -145,7 +145,69 @@ class Misalignment:
     """log of Phi(-E T / sd T), the central-limit approximation: no bound, shown for comparison."""
 
 
-Record = Run | Training | Geometry | Misalignment
+@dataclass(frozen=True)
+class Diagonality:
+    """Off-diagonal share of the gradient covariance at one insertion point (see ``certify.diagonality``)."""
+
+    suite: str
+    case: str
+    label: str
+    module: str
+    positions: str
+    unit: str
+    n: int
+    d: int
+    width: int
+    depth: int
+    seed: int
+    place: float
+    """Position of the insertion point: residual blocks before it over all blocks, in (0, 1]."""
+    share: Measured
+    plug_in: float | None
+    null_permuted: float | None
+    null_signs: float | None
+    random_basis: float | None
+    relative_entry: float | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A step of length ``alpha`` along minus the training mean gradient of one zero-initialised block."""
+
+    suite: str
+    case: str
+    label: str
+    module: str
+    block: str
+    unit: str
+    sample: str
+    """Where the K observed units came from: ``held-out``, or ``train`` for the M units themselves."""
+    width: int
+    depth: int
+    seed: int
+    M: int
+    K: int
+    fraction: float
+    """What the first order predicts for the M units, as a share of the loss before the step."""
+    alpha: float
+    T: float
+    """Inner product of both mean gradients."""
+    predicted: float
+    """-alpha T."""
+    second_order: float
+    """Predicted with the curvature along the step: -alpha T + alpha^2 v'Hv / 2."""
+    observed: Measured
+    """Mean change of the loss, paired over the K units."""
+    ratio: Measured
+    """Observed over predicted."""
+    same_sign: bool
+    certain: bool
+    """The whole interval of the observed change lies below 0."""
+    seconds: float
+
+
+Record = Run | Training | Geometry | Misalignment | Diagonality | Effect
 _KINDS: dict[str, type] = {cls.__name__.lower(): cls for cls in get_args(Record)}
 
 
@@ -165,7 +227,7 @@ def to_json(record: Record) -> str:
     >>> to_json(Measured(0.5, 0.4, 0.6, 0.95, "exact"))
     Traceback (most recent call last):
     ...
-    TypeError: record: expected one of run, training, geometry, misalignment, got Measured
+    TypeError: record: expected one of run, training, geometry, misalignment, diagonality, effect, got Measured
     """
     kind = type(record).__name__.lower()
     if kind not in _KINDS:
