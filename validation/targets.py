@@ -253,6 +253,8 @@ def _arrays(path: str, size: int) -> tuple[Any, str, str]:
 
 
 def _images(rest: str, size: int) -> tuple[Any, str, str]:
+    import numpy as np
+
     from validation.data import CIFAR_MEAN, CIFAR_STD, images
 
     path, split, labels = rest, "test", "fine"
@@ -263,7 +265,10 @@ def _images(rest: str, size: int) -> tuple[Any, str, str]:
         head, colon, last = path.rpartition(":")
         if colon and not Path(path).exists():
             path, split = head, last
-    found = images(path, split, labels=labels).normalised(CIFAR_MEAN, CIFAR_STD)
+    found = images(path, split, labels=labels)
+    # A tree comes class by class: the first units of it would all be of one class.
+    mixed = found.take(np.random.default_rng(0).permutation(len(found)))
+    found = mixed.normalised(CIFAR_MEAN, CIFAR_STD)
     return Batches((found.images, found.labels), size, lambda a, b: (a, b)), "classification", "image"
 
 

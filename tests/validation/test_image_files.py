@@ -17,7 +17,7 @@ import pytest
 import torch
 from PIL import Image
 
-from validation import cifar, data
+from validation import cifar, data, targets
 
 FOLDER = Path(os.environ.get("GRADIENT_ALIGNMENT_DATA", Path(__file__).parents[3] / "shared" / "data"))
 TEN = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
@@ -324,6 +324,26 @@ def test_a_tree_goes_through_the_same_door(tmp_path: Path) -> None:
     (tmp_path / "t/test/cat/b.png").write_bytes(b"no picture")
     with pytest.raises(ValueError, match=r"test/cat/b\.png: cannot be decoded as JPEG or PNG"):
         data.images(tmp_path / "t", "test")
+
+
+def test_measured_images_are_mixed_and_their_split_and_labels_chosen(tmp_path: Path) -> None:
+    """A tree is sorted by class: the first hundred of ten thousand units would be aeroplanes only."""
+    folder = _write(tmp_path / "cifar-100-binary", _hundred_binary())
+    batches, usual, unit = targets._images(f"{folder}:train:coarse", 64)
+    (_, labels), *rest = batches
+    assert (usual, unit, rest) == ("classification", "image", [])
+    assert sorted(labels.tolist()) == sorted(_labels(0, 20))
+    assert sorted(targets._images(f"{folder}:train", 64)[0].arrays[1].tolist()) == sorted(_labels(0, 100))
+    assert sorted(targets._images(f"{folder}", 64)[0].arrays[1].tolist()) == sorted(_labels(1, 100))
+    blocks = _ten_binary()
+    blocks["test_batch.bin"] = _records(
+        [[i // 20 for i in range(200)]], np.zeros((200, 3072), dtype=np.uint8)
+    )
+    ten = _write(tmp_path / "cifar-10-batches-bin", blocks)
+    ((_, first), *_) = targets._images(str(ten), 50)[0]
+    assert len(first.unique()) > 5
+    with pytest.raises(ValueError, match="nothing there"):
+        targets._images(f"{tmp_path}/none:test", 4)
 
 
 @pytest.mark.skipif(
