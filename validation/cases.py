@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from theory import laws
 from theory.laws import Law
-from validation.training import Network
+from validation.training import Family, Network
 
 Sizes = tuple[tuple[int, int], ...]
 
@@ -36,16 +37,24 @@ class Preset:
     other_replicates: int
     resnets: tuple[Network, ...]
     neoxes: tuple[Network, ...]
+    llamas: tuple[Network, ...]
     with_replacement: Sizes
     without_replacement: Sizes
     fresh: Sizes
+    pairs: Sizes
+    """Sizes for the pairs train-train and train-test, drawn with replacement."""
     pool_replicates: int
     side_by_side: bool = True
     """Whether networks are trained in processes of their own, one for each core."""
 
-    def networks(self, suite: str, seed: int) -> tuple[Network, ...]:
-        """Networks of a suite; a run's seed shifts those of its networks."""
-        chosen = {"resnet20": self.resnets, "neox": self.neoxes}.get(suite, ())
+    def networks(self, suite: str, seed: int, images: str | None = None) -> tuple[Network, ...]:
+        """Networks of a suite; a run's seed shifts those of its networks.
+
+        ``images`` is the path of image files that take the place of the digits (ResNet only).
+        """
+        chosen = {"resnet20": self.resnets, "neox": self.neoxes, "llama": self.llamas}.get(suite, ())
+        if images is not None:
+            chosen = tuple(replace(n, data=images) if n.images else n for n in chosen)
         return tuple(replace(n, seed=n.seed + 1000 * seed) for n in chosen)
 
 
@@ -116,23 +125,50 @@ _OTHER_LAWS = (
 
 
 def resnets(
-    widths: tuple[float, ...], seeds: int, steps: int, batch: int, held_out: int
+    widths: tuple[float, ...],
+    seeds: int,
+    steps: int,
+    batch: int,
+    held_out: int,
+    train_units: int = 0,
+    train_pool: int = 0,
+    trajectory: int = 0,
+    data: str = "digits",
 ) -> tuple[Network, ...]:
-    """ResNet-20 on the digits for every width and seed."""
+    """ResNet-20 for every width and seed."""
     return tuple(
-        Network("resnet20", w, 20, s, steps, batch, "digits", held_out) for s in range(seeds) for w in widths
-    )
-
-
-def neoxes(
-    widths: tuple[int, ...], layers: int, seeds: int, steps: int, batch: int, held_out: int, length: int
-) -> tuple[Network, ...]:
-    """GPT-NeoX on the Python reference for every width and seed."""
-    return tuple(
-        Network("neox", w, layers, s, steps, batch, "pydoc_data.topics", held_out, length)
+        Network("resnet20", w, 20, s, steps, batch, data, held_out, 0, train_units, train_pool, trajectory)
         for s in range(seeds)
         for w in widths
     )
+
+
+def transformers(
+    family: Family,
+    widths: tuple[int, ...],
+    layers: int,
+    seeds: int,
+    steps: int,
+    batch: int,
+    held_out: int,
+    length: int,
+    train_units: int = 0,
+    train_pool: int = 0,
+    trajectory: int = 0,
+) -> tuple[Network, ...]:
+    """GPT-NeoX or LLaMA on the Python reference for every width and seed."""
+    data = "pydoc_data.topics"
+    return tuple(
+        Network(
+            family, w, layers, s, steps, batch, data, held_out, length, train_units, train_pool, trajectory
+        )
+        for s in range(seeds)
+        for w in widths
+    )
+
+
+neoxes = partial(transformers, "neox")
+llamas = partial(transformers, "llama")
 
 
 SMOKE = Preset(
@@ -143,17 +179,24 @@ SMOKE = Preset(
     other_laws=tuple(c for c in _OTHER_LAWS if c.name in ("student-t2.5", "coin")),
     other_sizes=_square(1, 8),
     other_replicates=2_000,
-    resnets=resnets((0.25, 0.5), seeds=1, steps=40, batch=64, held_out=300),
-    neoxes=neoxes((16, 32), layers=2, seeds=1, steps=60, batch=16, held_out=300, length=32),
+    resnets=resnets((0.25, 0.5), 1, steps=40, batch=64, held_out=300, train_pool=100, trajectory=100),
+    neoxes=neoxes(
+        (16, 32), 2, 1, steps=60, batch=16, held_out=300, length=32, train_pool=100, trajectory=100
+    ),
+    llamas=llamas(
+        (16, 32), 2, 1, steps=60, batch=16, held_out=300, length=32, train_pool=100, trajectory=100
+    ),
     with_replacement=_square(1, 10, 100),
     without_replacement=_square(10, 100),
     fresh=_square(1, 5),
+    pairs=_square(10),
     pool_replicates=1_000,
     side_by_side=False,
 )
 
-# Both families see their training data twice (50 steps of 32 of 797 images, 170 steps of 16 of some 1,330
-# sequences), so that neither interpolates it: a converged network's gradient comes from a handful of units.
+# Every network sees its training data twice, so that none interpolates it (a converged network's gradient
+# comes from a handful of units): steps = 2 units / batch, rounded up. The number of units is what two cores
+# train and measure in the preset's time, and is the same for every width and seed of a family.
 DEFAULT = Preset(
     name="default",
     laws=gaussian_grid(("flat", "power-law", "spiked"), (8, 64, 512), (0.01, 0.1, 1.0)),
@@ -162,11 +205,35 @@ DEFAULT = Preset(
     other_laws=_OTHER_LAWS,
     other_sizes=_square(1, 8, 40),
     other_replicates=20_000,
-    resnets=resnets((0.25, 0.5, 1.0), seeds=3, steps=50, batch=32, held_out=1000),
-    neoxes=neoxes((32, 64, 128), layers=6, seeds=2, steps=170, batch=16, held_out=800, length=128),
+    resnets=resnets((0.25, 0.5, 1.0), 3, steps=50, batch=32, held_out=1000, train_pool=400, trajectory=200),
+    neoxes=neoxes(
+        (32, 64, 128, 256),
+        layers=6,
+        seeds=3,
+        steps=120,
+        batch=8,
+        held_out=480,
+        length=64,
+        train_units=480,
+        train_pool=224,
+        trajectory=96,
+    ),
+    llamas=llamas(
+        (32, 64, 128, 256),
+        layers=4,
+        seeds=3,
+        steps=120,
+        batch=8,
+        held_out=480,
+        length=64,
+        train_units=480,
+        train_pool=224,
+        trajectory=96,
+    ),
     with_replacement=_square(1, 3, 10, 30, 100, 300),
-    without_replacement=_square(10, 30, 100, 300),
+    without_replacement=_square(10, 30, 100),
     fresh=_square(1, 3, 10, 30),
+    pairs=_square(1, 10, 100),
     pool_replicates=5_000,
 )
 
@@ -174,20 +241,83 @@ LAPTOP = replace(
     DEFAULT,
     name="laptop",
     law_replicates=100_000,
-    resnets=resnets((0.25, 0.5, 1.0, 2.0), seeds=3, steps=50, batch=32, held_out=1000),
-    neoxes=neoxes((32, 64, 128, 256, 512), layers=6, seeds=3, steps=170, batch=16, held_out=1200, length=128),
+    resnets=resnets(
+        (0.25, 0.5, 1.0, 2.0),
+        seeds=3,
+        steps=157,
+        batch=32,
+        held_out=1000,
+        train_units=2500,
+        train_pool=400,
+        trajectory=200,
+        data="mnist",
+    ),
+    neoxes=neoxes(
+        (32, 64, 128, 256, 512),
+        layers=6,
+        seeds=3,
+        steps=200,
+        batch=8,
+        held_out=800,
+        length=128,
+        train_units=800,
+        train_pool=300,
+        trajectory=128,
+    ),
+    llamas=llamas(
+        (32, 64, 128, 256),
+        layers=4,
+        seeds=3,
+        steps=200,
+        batch=8,
+        held_out=800,
+        length=128,
+        train_units=800,
+        train_pool=300,
+        trajectory=128,
+    ),
     with_replacement=(*_square(1, 3, 10, 30, 100, 300, 1000), (30, 300)),
+    without_replacement=_square(10, 30, 100, 300),
     pool_replicates=100_000,
 )
 
 PAPER = replace(
     LAPTOP,
     name="paper",
-    resnets=resnets((0.25, 0.5, 1.0, 2.0, 4.0, 8.0), seeds=3, steps=50, batch=32, held_out=1000),
+    resnets=resnets(
+        (0.25, 0.5, 1.0, 2.0, 4.0, 8.0),
+        seeds=3,
+        steps=125,
+        batch=64,
+        held_out=1000,
+        train_units=4000,
+        train_pool=1000,
+        trajectory=500,
+        data="mnist",
+    ),
     neoxes=neoxes(
-        (32, 64, 128, 256, 512, 1024), layers=6, seeds=3, steps=1000, batch=16, held_out=1200, length=128
+        (128, 256, 512, 768, 1024, 2048, 2560),
+        layers=6,
+        seeds=3,
+        steps=170,
+        batch=16,
+        held_out=1200,
+        length=128,
+        train_pool=1000,
+        trajectory=500,
+    ),
+    llamas=llamas(
+        (512, 768, 1024, 1536, 2048, 3072),
+        layers=6,
+        seeds=3,
+        steps=170,
+        batch=16,
+        held_out=1200,
+        length=128,
+        train_pool=1000,
+        trajectory=500,
     ),
 )
 
 PRESETS: dict[str, Preset] = {p.name: p for p in (SMOKE, DEFAULT, LAPTOP, PAPER)}
-SUITES: tuple[str, ...] = ("gaussian", "resnet20", "neox")
+SUITES: tuple[str, ...] = ("gaussian", "resnet20", "neox", "llama")

@@ -82,7 +82,7 @@ def cli() -> None:
     multiple=True,
     callback=csv_option,
     metavar="NAME[,NAME...]",
-    help="gaussian, resnet20, neox; default: all of the preset.",
+    help="gaussian, resnet20, neox, llama, ...; default: all of the preset.",
 )
 @click.option("--seed", default=0, show_default=True, help="Everything random derives from it.")
 @click.option(
@@ -99,6 +99,11 @@ def cli() -> None:
     help="html, json, csv.",
 )
 @click.option("--open/--no-open", "open_", default=False, help="Show the report in the browser afterwards.")
+@click.option(
+    "--images",
+    type=click.Path(path_type=Path, exists=True),
+    help="Images for the ResNets: official CIFAR files or SPLIT/CLASS/FILE, also packed. [default: embedded]",
+)
 @click.option("--jobs", type=int, help="Networks trained at the same time. [default: one for each core]")
 @common
 @click.pass_obj
@@ -110,6 +115,7 @@ def validate(
     out: Path | None,
     formats: tuple[str, ...],
     open_: bool,
+    images: Path | None,
     jobs: int | None,
     as_json: bool,
 ) -> None:
@@ -127,7 +133,7 @@ def validate(
     contradiction: BoundViolated | None = None
     with Bars() as bars:
         try:
-            store = run(preset, suites or None, seed, folder, bars, jobs=jobs)
+            store = run(preset, suites or None, seed, folder, bars, jobs=jobs, images=images)
         except BoundViolated as error:
             contradiction, store = error, error.path
     records = report.load(store)

@@ -1,4 +1,4 @@
-"""Pools of activation gradients of held-out units, measured once per network and cached beside it."""
+"""Pools of activation gradients, measured once per network and cached beside it."""
 
 from __future__ import annotations
 
@@ -16,16 +16,33 @@ from torch import nn
 
 import certify
 from certify.losses import causal_lm, classification
-from validation import models, training
+from validation import data, models, training
 from validation.training import Network, Trained
+
+
+By = dict[tuple[str, str], np.ndarray]
+"""Gradients by (module, positions), each of shape (n, d), float32."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A network along its training: after ``step`` steps, on the first held-out units of the pool."""
+
+    step: int
+    train_loss: float
+    """Mean over up to 20 steps before; NaN at step 0, where no step was made."""
+    test_losses: np.ndarray
+    by_place: By
 
 
 @dataclass(frozen=True)
 class Pools:
-    """Gradients of held-out units: ``by_place[module, positions]`` of shape (n, d), float32."""
+    """Gradients of held-out units, of training units, and of held-out units along training."""
 
     trained: Trained
-    by_place: dict[tuple[str, str], np.ndarray]
+    by_place: By
+    train: By
+    trajectory: tuple[Snapshot, ...]
 
 
 def insertion_points(network: Network, model: nn.Module) -> list[str]:
@@ -37,67 +54,143 @@ def insertion_points(network: Network, model: nn.Module) -> list[str]:
         blocks = models.resnet_blocks(model)
         per_stage = len(blocks) // 3
         return blocks[per_stage - 1 :: per_stage]
-    return models.neox_layers(model)[1::2]
+    layers = models.llama_layers(model) if network.family == "llama" else models.neox_layers(model)
+    return layers[1::2]
 
 
-def measure(trained: Trained, on_batch: Callable[[], None] = lambda: None) -> Pools:
-    """Capture the gradients of all held-out units of a network at its insertion points.
+def capture(
+    network: Network,
+    model: nn.Module,
+    units: data.ImageSet | data.SequenceSet,
+    on_batch: Callable[[], None] = lambda: None,
+) -> By:
+    """Gradients of ``units`` at the insertion points.
 
     Images: the whole map ("flatten") and its sum over positions, which is the gradient of one shift shared
-    by all positions. Sequences: the sum only.
+    by all positions. Sequences: the sum only. The mean over positions is the sum divided by their number,
+    the same for every unit here, so every dimension, bound and frequency is the same.
     """
-    model, held_out = trained.model, trained.held_out
-    images = trained.network.family == "resnet20"
-    loss = classification if images else causal_lm
-    size = 50 if images else 16
+    loss = classification if network.images else causal_lm
     loader = (
-        (inputs, labels) if images else {"input_ids": inputs}
-        for inputs, labels in training.batches(held_out, size)
+        (inputs, labels) if network.images else {"input_ids": inputs}
+        for inputs, labels in training.batches(units, _batch(network))
     )
-    at = insertion_points(trained.network, model)
+    at = insertion_points(network, model)
     with training.one_thread():
         rows = certify.gradients(
             model,
             loss,
             loader,
             at=at,
-            positions="flatten" if images else "sum",
+            positions="flatten" if network.images else "sum",
             progress=lambda *_: on_batch(),
         )
-    by_place: dict[tuple[str, str], np.ndarray] = {}
+    by_place: By = {}
     for name in at:
         Q = np.asarray(rows[name], dtype=np.float32)
-        by_place[name, "flatten" if images else "sum"] = Q
-        if images:
+        by_place[name, "flatten" if network.images else "sum"] = Q
+        if network.images:
             channels = cast(models.BasicBlock, model.get_submodule(name)).conv2.out_channels
             by_place[name, "sum"] = Q.reshape(len(Q), channels, -1).sum(axis=2)
-    return Pools(trained, by_place)
+    return by_place
+
+
+def measure(
+    trained: Trained,
+    trajectory: tuple[Snapshot, ...] = (),
+    on_batch: Callable[[], None] = lambda: None,
+) -> Pools:
+    """Capture the gradients of all held-out units of a network, and of its pool of training units."""
+    network = trained.network
+    held_out = capture(network, trained.model, trained.held_out, on_batch)
+    train: By = {}
+    if network.train_pool:
+        train = capture(network, trained.model, _train_units(trained), on_batch)
+    return Pools(trained, held_out, train, trajectory)
+
+
+def _train_units(trained: Trained) -> data.ImageSet | data.SequenceSet:
+    """A random choice of the training units, by the network's seed: networks of one seed share it."""
+    network = trained.network
+    rng = np.random.default_rng([network.seed, 0x7001])
+    return trained.train.take(np.sort(rng.permutation(len(trained.train))[: network.train_pool]))
+
+
+def _batch(network: Network) -> int:
+    return 50 if network.images else max(16, 2048 // network.length)
 
 
 def batches_of(network: Network) -> int:
-    """How many times :func:`measure` reports a batch."""
-    return -(-network.held_out // (50 if network.family == "resnet20" else 16))
+    """How many times :func:`obtain` reports a batch of gradients."""
+    size = _batch(network)
+    along = len(network.checkpoints) * -(-network.trajectory // size)
+    return -(-network.held_out // size) + -(-network.train_pool // size) + along
 
 
 def pools_key(network: Network, data_sha256: str) -> str:
     """Hash of the trained network's key and of the source of everything that captures."""
     package = Path(certify.__file__).parent
     code = training.source_digest(__file__, *sorted(str(p) for p in package.glob("*.py")))
-    return hashlib.sha256((training.cache_key(network, data_sha256) + code).encode()).hexdigest()[:32]
+    sizes = f"{network.train_pool},{network.trajectory}"
+    key = training.cache_key(network, data_sha256) + code + sizes
+    return hashlib.sha256(key.encode()).hexdigest()[:32]
 
 
 def obtain(network: Network, on_step: Callable[[], None] = lambda: None) -> Pools:
     """Train and measure ``network``, or take either from the cache; ``on_step`` marks each step."""
-    trained = training.obtain(network, on_step)
-    path = _path(network, trained.train.sha256)
+    units, held_out = training.load_data(network)
+    path = _path(network, units.sha256)
     try:
         stored = load_file(path)
-        return Pools(trained, {(k.rpartition("|")[0], k.rpartition("|")[2]): v for k, v in stored.items()})
     except (SafetensorError, OSError):
-        pools = measure(trained, on_step)
-        tensors = {f"{name}|{positions}": Q for (name, positions), Q in pools.by_place.items()}
-        training.write_atomically(path, lambda temporary: save_file(tensors, os.fspath(temporary)))
+        snapshots: list[Snapshot] = []
+        first = held_out.take(np.arange(min(network.trajectory, len(held_out))))
+
+        def look(step: int, train_loss: float, model: nn.Module) -> None:
+            losses, _ = training.evaluate(model, first)
+            snapshots.append(Snapshot(step, train_loss, losses, capture(network, model, first, on_step)))
+
+        trained = training.obtain(network, on_step, look)
+        pools = measure(trained, tuple(snapshots), on_step)
+        training.write_atomically(path, lambda temporary: save_file(_packed(pools), os.fspath(temporary)))
         return pools
+    return _unpacked(training.obtain(network, on_step), stored)
+
+
+def _packed(pools: Pools) -> dict[str, np.ndarray]:
+    parts = {"held-out": pools.by_place, "train": pools.train}
+    parts |= {f"step {s.step}": s.by_place for s in pools.trajectory}
+    tensors = {
+        f"{part}|{m}|{p}": np.ascontiguousarray(Q) for part, by in parts.items() for (m, p), Q in by.items()
+    }
+    for s in pools.trajectory:
+        tensors[f"losses {s.step}||"] = s.test_losses
+        tensors[f"train {s.step}||"] = np.array([s.train_loss])
+    return tensors
+
+
+def _unpacked(trained: Trained, stored: dict[str, np.ndarray]) -> Pools:
+    parts: dict[str, By] = {}
+    for module, positions in _places(trained):  # safetensors sorts its keys; the order of modules matters
+        for part in {key.split("|")[0] for key in stored}:
+            found = stored.get(f"{part}|{module}|{positions}")
+            if found is not None:
+                parts.setdefault(part, {})[module, positions] = found
+    trajectory = tuple(
+        Snapshot(
+            step,
+            float(stored[f"train {step}||"][0]),
+            stored[f"losses {step}||"],
+            parts[f"step {step}"],
+        )
+        for step in trained.network.checkpoints
+    )
+    return Pools(trained, parts["held-out"], parts.get("train", {}), trajectory)
+
+
+def _places(trained: Trained) -> list[tuple[str, str]]:
+    positions = ("flatten", "sum") if trained.network.images else ("sum",)
+    return [(m, p) for m in insertion_points(trained.network, trained.model) for p in positions]
 
 
 def is_cached(network: Network) -> bool:

@@ -19,9 +19,9 @@ from theory.laws import FiniteLaw, GaussianLaw
 from theory.moments import Moments
 from validation import gradients, resample
 from validation.cases import LawCase, Preset
-from validation.gradients import Pools
-from validation.resample import Events, Pool
-from validation.results import Geometry, Measured, Misalignment, Record, Training, Verdict
+from validation.gradients import Pools, Snapshot
+from validation.resample import Events, Pool, PoolPair
+from validation.results import Geometry, Measured, Misalignment, Pair, Record, Training, Verdict
 from validation.training import Network
 
 CONFIDENCE = 0.95
@@ -135,6 +135,7 @@ def law_records(case: LawCase, preset: Preset, seed: int, level: Level) -> list[
                 known(B_exact(moments, M, K)),
                 known(B_align(moments, M, K)),
                 log_probability=_log_probability(law, M, K),
+                moments=moments,
                 seconds=time.perf_counter() - started,
             )
         )
@@ -163,8 +164,15 @@ def _misalignment(
     *,
     seconds: float,
     log_probability: float | None = None,
+    pair: Pair = "test-test",
+    moments: Moments | None = None,
 ) -> Misalignment:
+    """``moments``: of the law or pool behind iid draws, for the regrouped bound and the normal approximation."""
     frequency = level.frequency(events)
+    regrouped, size, normal = None, None, None
+    if moments is not None:
+        regrouped, size = _regrouped(moments, events.M, events.K)
+        normal = _normal_log_probability(moments, events.M, events.K)
     return Misalignment(
         **common,
         M=events.M,
@@ -180,7 +188,38 @@ def _misalignment(
         verdict=verdict(frequency, exact),
         verdict_align=verdict(frequency, align),
         seconds=seconds,
+        pair=pair,
+        B_regrouped=regrouped,
+        regrouping=size,
+        normal_log_probability=normal,
     )
+
+
+def _regrouped(moments: Moments, M: int, K: int) -> tuple[Measured | None, int | None]:
+    """B_align of units averaged in groups of b, with the whole b that makes it smallest: d_par/d_2 rounded.
+
+    1 / (1 + MK/(M + K + b) min(d_par, b d_2)); at b = d_par/d_2 it equals B_exact, so rounding never takes
+    it below.
+    """
+    m2, a, t = (float(x) for x in (moments.m2, moments.a, moments.t))
+    if not a > 0 or not m2 > 0:
+        return None, None
+    candidates = {max(1, math.floor(t / a)), max(1, math.ceil(t / a))}
+
+    def value(b: int) -> float:
+        w = max(a, t / b) * (M + K + b)
+        return w / (w + M * K * m2**2)
+
+    best = min(candidates, key=value)
+    return known(value(best), "units averaged in groups"), best
+
+
+def _normal_log_probability(moments: Moments, M: int, K: int) -> float | None:
+    """log Phi(-E T / sd T): what the central limit theorem suggests; None where T does not vary."""
+    V = float(moments.variance(M, K))
+    if not V > 0:
+        return None
+    return float(stats.norm.logcdf(-float(moments.m2) / math.sqrt(V)))
 
 
 # -- networks --------------------------------------------------------------------------------------
@@ -206,6 +245,12 @@ def network_records(network: Network, preset: Preset, seed: int, level: Level) -
         for module, positions in places
     }
     records += [geometry_record(pools.by_place[p], common[p]) for p in places]
+    records += [geometry_record(pools.train[p], common[p], sample="train") for p in pools.train]
+    for snapshot in pools.trajectory:
+        records.append(training_record(pools, snapshot))
+        records += [
+            geometry_record(snapshot.by_place[p], common[p], step=snapshot.step) for p in snapshot.by_place
+        ]
     whole = [Pool(pools.by_place[p]) for p in places]
     own = [p.moments() for p in whole]
     for protocol, sizes in (
@@ -226,10 +271,96 @@ def network_records(network: Network, preset: Preset, seed: int, level: Level) -
             )
             seconds = (time.perf_counter() - started) / len(places)
             for place, moments, events in zip(places, own, counted, strict=True):
-                bounds = pool_bounds(moments, M, K, replacement=protocol == "with_replacement")
-                records.append(_misalignment(common[place], events, level, "pool", *bounds, seconds=seconds))
+                replacement = protocol == "with_replacement"
+                bounds = pool_bounds(moments, M, K, replacement=replacement)
+                iid = Moments(moments.m2, moments.a, moments.t) if replacement else None
+                records.append(
+                    _misalignment(common[place], events, level, "pool", *bounds, seconds=seconds, moments=iid)
+                )
+    records += _pair_records(network, pools, common, preset, seed, level)
     records += _fresh_records(network, pools, common, preset, seed, level)
     return records
+
+
+def _pair_records(
+    network: Network,
+    pools: Pools,
+    common: dict[tuple[str, str], dict[str, Any]],
+    preset: Preset,
+    seed: int,
+    level: Level,
+) -> list[Record]:
+    """M units of the training set against K of the training or of the held-out set, with replacement.
+
+    The pools are the two populations, so Cantelli's inequality with their own two-law moments holds exactly
+    wherever E T > 0; what training breaks is that train-train moments say little about train-test pairs.
+    """
+    if not pools.train:
+        return []
+    records: list[Record] = []
+    places = list(pools.train)
+    train = [Pool(pools.train[p]) for p in places]
+    test = [Pool(pools.by_place[p]) for p in places]
+    sides: tuple[tuple[Pair, list[Pool]], ...] = (("train-train", train), ("train-test", test))
+    for pair, second in sides:
+        moments = [two_pool_moments(x.Q, y.Q) for x, y in zip(train, second, strict=True)]
+        both = [PoolPair(x, y) for x, y in zip(train, second, strict=True)]
+        for M, K in preset.pairs:
+            started = time.perf_counter()
+            rng = rng_of(seed, network.name, pair, str(M), str(K))
+            counted = resample.count_pairs(both, M, K, replicates=preset.pool_replicates, rng=rng)
+            seconds = (time.perf_counter() - started) / len(places)
+            for place, m, events in zip(places, moments, counted, strict=True):
+                bounds = m.bounds(M, K)
+                records.append(
+                    _misalignment(common[place], events, level, "pool", *bounds, seconds=seconds, pair=pair)
+                )
+    return records
+
+
+@dataclass(frozen=True)
+class TwoPoolMoments:
+    """E T and the three parts of Var T for M draws from one pool and K from another, with replacement."""
+
+    mean: float
+    first: float
+    """mu_2^T Sigma_1 mu_2."""
+    second: float
+    """mu_1^T Sigma_2 mu_1."""
+    product: float
+    """tr(Sigma_1 Sigma_2)."""
+
+    def bounds(self, M: int, K: int) -> tuple[Measured, Measured]:
+        """B_exact and B_align; none where the mean of T is not positive.
+
+        Var T <= (1/M + 1/K + 1/MK) w with w the largest part, so B_align = w / (w + n_eff (E T)^2) as for
+        one law.
+        """
+        if self.mean <= 0:
+            none = Measured(None, None, None, 1.0, "two-law moments: none, the mean of T is not positive")
+            return none, none
+        V = self.first / M + self.second / K + self.product / (M * K)
+        w = max(self.first, self.second, self.product) * (M + K + 1)
+        square = self.mean**2
+        return (
+            known(V / (V + square), "two-law moments of both pools"),
+            known(w / (w + M * K * square), "two-law moments of both pools"),
+        )
+
+
+def two_pool_moments(first: np.ndarray, second: np.ndarray) -> TwoPoolMoments:
+    """Moments of T with both pools as populations: covariances have divisors n.
+
+    >>> two_pool_moments(np.array([[0.0], [2.0]]), np.array([[1.0], [1.0]]))
+    TwoPoolMoments(mean=1.0, first=1.0, second=0.0, product=0.0)
+    """
+    mu, nu = first.mean(axis=0), second.mean(axis=0)
+    X, Y = first - mu, second - nu
+    n, m = len(X), len(Y)
+    cross = X @ Y.T if n * m < (n + m) * X.shape[1] else None
+    product = float(np.vdot(cross, cross)) if cross is not None else float(np.vdot(X.T @ X, Y.T @ Y))
+    left, right = X @ nu, Y @ mu
+    return TwoPoolMoments(float(mu @ nu), float(left @ left) / n, float(right @ right) / m, product / (n * m))
 
 
 def _fresh_records(
@@ -266,10 +397,12 @@ def _fresh_records(
     return records
 
 
-def training_record(pools: Pools) -> Training:
-    """What was trained, on what, and how well it does on the held-out units."""
+def training_record(pools: Pools, at: Snapshot | None = None) -> Training:
+    """What was trained, on what, and how well it does on the held-out units; ``at`` a point of training."""
     trained, network = pools.trained, pools.trained.network
     losses, correct = trained.test_losses, trained.test_correct
+    if at is not None:
+        losses, correct = at.test_losses, None
     centre, half = float(losses.mean()), 0.0
     if len(losses) > 1:
         spread = float(losses.std(ddof=1)) / math.sqrt(len(losses))
@@ -286,20 +419,28 @@ def training_record(pools: Pools) -> Training:
         depth=network.depth,
         parameters=trained.parameters,
         seed=network.seed,
-        steps=network.steps,
+        steps=network.steps if at is None else at.step,
         seconds=trained.seconds,
         cached=trained.cached,
         data=f"{trained.train.name}: {len(trained.train)} to train on, {len(trained.held_out)} held out",
-        train_loss=trained.train_loss,
+        train_loss=_train_loss(trained.train_loss if at is None else at.train_loss, losses),
         test_loss=Measured(
             centre, centre - half, centre + half, CONFIDENCE, f"Student, n = {len(losses)} units"
         ),
         test_accuracy=accuracy,
         recipe=network.recipe,
+        step=None if at is None else at.step,
     )
 
 
-def geometry_record(Q: np.ndarray, common: dict[str, Any]) -> Geometry:
+def _train_loss(value: float, test_losses: np.ndarray) -> float:
+    """Before the first step no training batch was seen, and held-out units are like training units."""
+    return value if math.isfinite(value) else float(test_losses.mean())
+
+
+def geometry_record(
+    Q: np.ndarray, common: dict[str, Any], *, sample: str = "held-out", step: int | None = None
+) -> Geometry:
     """Unbiased estimates of the scalars and dimensions with their intervals."""
     started = time.perf_counter()
     e = estimate(Q, confidence=CONFIDENCE)
@@ -310,12 +451,18 @@ def geometry_record(Q: np.ndarray, common: dict[str, Any]) -> Geometry:
     low = measured["m2_squared"].low
     return Geometry(
         **common,
-        sample="held-out",
+        sample=sample,
         n=len(Q),
         d=Q.shape[1],
         detected=low is not None and low > 0,
-        assumptions=("units are independent draws from one law", "independent of the trained weights"),
+        assumptions=(
+            "units are independent draws from one law",
+            "independent of the trained weights"
+            if sample == "held-out"
+            else "the network was trained on them",
+        ),
         seconds=time.perf_counter() - started,
+        step=step,
         **measured,
     )
 

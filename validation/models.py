@@ -196,3 +196,53 @@ def neox(width: int, layers: int, *, length: int, seed: int, vocabulary: int = 2
 def neox_layers(model: nn.Module) -> list[str]:
     """Names of the transformer layers in order."""
     return [f"gpt_neox.layers.{i}" for i in range(model.config.num_hidden_layers)]  # type: ignore[union-attr, arg-type]
+
+
+def llama(width: int, layers: int, *, length: int, seed: int, vocabulary: int = 256) -> nn.Module:
+    """LLaMA (RMSNorm, SwiGLU, rotary positions) from ``transformers``: byte vocabulary, in training mode.
+
+    Heads have 16 channels as in :func:`neox`; the gated MLP has 8/3 of the width, rounded to a multiple of
+    16, so that it has as many weights as one of 4 times the width.
+
+    Parameters
+    ----------
+    width:
+        Residual stream channels, a multiple of 16.
+    layers:
+        Transformer layers; they are captured as ``model.layers.<i>``.
+    length:
+        Longest sequence.
+    seed:
+        Of the initial weights.
+
+    Source: Touvron et al., "LLaMA: open and efficient foundation language models" (2023), section 2.2.
+    """
+    if width < 16 or width % 16:
+        raise ValueError(f"width={width}: expected a positive multiple of 16, the channels of one head")
+    try:
+        from transformers import LlamaConfig, LlamaForCausalLM
+    except ImportError as error:
+        raise ImportError(
+            "this model comes from transformers: pip install 'gradient-alignment[validation]'"
+        ) from error
+    config = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=width // 16,
+        intermediate_size=16 * round(width / 6),
+        max_position_embeddings=length,
+        use_cache=False,
+        attention_dropout=0.0,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=None,
+    )
+    with seeded_init(seed):
+        return LlamaForCausalLM(config)
+
+
+def llama_layers(model: nn.Module) -> list[str]:
+    """Names of the transformer layers in order."""
+    return [f"model.layers.{i}" for i in range(model.config.num_hidden_layers)]  # type: ignore[union-attr, arg-type]

@@ -31,7 +31,9 @@ def steps_of(network: Network) -> int:
 
 
 def _cost(network: Network) -> float:
-    return network.steps * network.batch * max(network.length, 1) * network.channels * network.depth
+    units = network.steps * network.batch + network.held_out + network.train_pool
+    # A transformer's work grows with the square of its width, a narrow one's is mostly overhead.
+    return units * max(network.length, 1) * network.channels * network.depth * max(1, network.channels / 128)
 
 
 def prepare(

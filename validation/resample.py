@@ -123,24 +123,93 @@ class Pool:
         """Events and ties among the replicates with counts W, V of shape (rows, n), float32."""
         if self._factor32 is None:
             self._factor32 = (self.gram if self.uses_gram else self.Q).astype(np.float32)
-        # Higham, "Accuracy and stability", 3.5: a product of inner dimension n errs by gamma_n |A||B| at
-        # most, whatever the order of its sums, and |q_i . q_j| <= |q_i| |q_j|. The terms count roundings of
-        # factor, sum and dot product.
-        steps = 2 * self.n + self.d + 8
         spread = (W @ self.norms.astype(np.float32)) * (V @ self.norms.astype(np.float32))
         if self.uses_gram:
             T = np.einsum("ri,ri->r", W @ self._factor32, V)
         else:
             T = np.einsum("ri,ri->r", W @ self._factor32, V @ self._factor32)
-        unclear = ~(np.abs(T) > _gamma(steps, np.float32) * spread + np.finfo(np.float32).tiny)
-        events, ties = int(((T <= 0) & ~unclear).sum()), 0
-        if unclear.any():
-            w, v = W[unclear].astype(np.float64), V[unclear].astype(np.float64)
-            exact = np.einsum("rd,rd->r", w @ self.Q, v @ self.Q)
-            tie = np.abs(exact) <= _gamma(steps, np.float64) * (w @ self.norms) * (v @ self.norms)
-            events += int((tie | (exact <= 0)).sum())
-            ties = int(tie.sum())
-        return events, ties
+        return _decide(T, W, V, self, self, spread)
+
+
+class PoolPair:
+    """M units from one pool and K from another, both with replacement: T = (w^T Q_1) . (v^T Q_2) / MK.
+
+    With Q_1, Q_2 the gradients of training and of test units, two laws of the same coordinates.
+
+    Examples
+    --------
+    >>> pair = PoolPair(Pool(np.ones((2, 1))), Pool(-np.ones((3, 1))))
+    >>> count_pairs([pair], 1, 1, replicates=100, rng=0)[0].events
+    100
+    """
+
+    def __init__(self, first: Pool, second: Pool) -> None:
+        if first.d != second.d:
+            raise ValueError(f"d={second.d}: expected d={first.d} as in the first pool")
+        self.first, self.second = first, second
+        self._cross32: np.ndarray | None = None
+
+    @property
+    def uses_gram(self) -> bool:
+        """Whether the cross Gram matrix is cheaper than the two factors."""
+        n, m = self.first.n, self.second.n
+        return n * m < (n + m) * self.first.d
+
+    def _signs(self, W: np.ndarray, V: np.ndarray) -> tuple[int, int]:
+        one, two = self.first, self.second
+        left, right = W @ one.norms.astype(np.float32), V @ two.norms.astype(np.float32)
+        if self.uses_gram:
+            if self._cross32 is None:
+                self._cross32 = (one.Q @ two.Q.T).astype(np.float32)
+            T = np.einsum("ri,ri->r", W @ self._cross32, V)
+        else:
+            T = np.einsum("rd,rd->r", W @ one.Q.astype(np.float32), V @ two.Q.astype(np.float32))
+        return _decide(T, W, V, one, two, left * right)
+
+
+def _decide(
+    T: np.ndarray, W: np.ndarray, V: np.ndarray, one: Pool, two: Pool, spread: np.ndarray
+) -> tuple[int, int]:
+    """Events and ties: signs of float32's ``T`` where they are certain, else taken again in float64."""
+    # Higham, "Accuracy and stability", 3.5: a product of inner dimension n errs by gamma_n |A||B| at
+    # most, whatever the order of its sums, and |q_i . q_j| <= |q_i| |q_j|. The terms count roundings of
+    # factor, sum and dot product.
+    steps = one.n + two.n + one.d + 8
+    unclear = ~(np.abs(T) > _gamma(steps, np.float32) * spread + np.finfo(np.float32).tiny)
+    events, ties = int(((T <= 0) & ~unclear).sum()), 0
+    if unclear.any():
+        w, v = W[unclear].astype(np.float64), V[unclear].astype(np.float64)
+        exact = np.einsum("rd,rd->r", w @ one.Q, v @ two.Q)
+        tie = np.abs(exact) <= _gamma(steps, np.float64) * (w @ one.norms) * (v @ two.norms)
+        events += int((tie | (exact <= 0)).sum())
+        ties = int(tie.sum())
+    return events, ties
+
+
+def count_pairs(
+    pairs: list[PoolPair], M: int, K: int, *, replicates: int, rng: np.random.Generator | int
+) -> list[Events]:
+    """Count events for several views of the same two pools, with the same draws with replacement."""
+    if M < 1 or K < 1 or replicates < 1:
+        raise ValueError(f"M={M}, K={K}, replicates={replicates}: expected at least 1 each")
+    n, m = pairs[0].first.n, pairs[0].second.n
+    if any((p.first.n, p.second.n) != (n, m) for p in pairs):
+        raise ValueError("pairs of different sizes: expected views of the same units")
+    for_w, for_v = np.random.default_rng(rng).spawn(2)
+    rows = max(1, min(replicates, _CHUNK_BYTES // (4 * (n + m))))
+    events, ties = np.zeros(len(pairs), dtype=int), np.zeros(len(pairs), dtype=int)
+    for start in range(0, replicates, rows):
+        block = min(rows, replicates - start)
+        W = _counts(for_w.integers(0, n, size=(block, M)), n)
+        V = _counts(for_v.integers(0, m, size=(block, K)), m)
+        for i, pair in enumerate(pairs):
+            e, t = pair._signs(W, V)
+            events[i] += e
+            ties[i] += t
+    return [
+        Events(int(e), replicates, int(t), M, K, "with_replacement")
+        for e, t in zip(events, ties, strict=True)
+    ]
 
 
 def _gamma(steps: int, dtype: type) -> float:

@@ -18,7 +18,8 @@ from typing import Protocol
 
 import certify
 import theory
-from validation import cases, data, gradients, measure, models, prepare, resample, training
+from validation import cases, cifar, data, gradients, measure, models, prepare, resample, sets, training
+from validation import images as image_files
 from validation.measure import Level
 from validation.results import Misalignment, Record, Run
 from validation.store import Store
@@ -83,6 +84,7 @@ def run(
     *,
     command: str | None = None,
     jobs: int | None = None,
+    images: str | Path | None = None,
 ) -> Path:
     """Measure every cell of ``preset`` and return the path of ``out/results.jsonl``.
 
@@ -105,6 +107,9 @@ def run(
         validate``.
     jobs:
         Networks trained at the same time, one thread each; None means one for each core.
+    images:
+        Images for the ResNets in place of the embedded ones, in any form that
+        :func:`validation.data.images` reads; splits ``train`` and ``test``.
 
     Raises
     ------
@@ -116,9 +121,9 @@ def run(
     chosen = _chosen(preset, suites, seed, jobs)
     progress = progress or Silent()
     budget = cases.PRESETS[preset]
-    networks = [n for suite in chosen for n in budget.networks(suite, seed)]
-    plan = _plan(budget, chosen, seed)
-    described = _describe(preset, chosen, seed, Path(out), plan, networks, command)
+    networks = [n for suite in chosen for n in budget.networks(suite, seed, _images(images))]
+    plan = _plan(budget, chosen, seed, networks)
+    described = _describe(preset, chosen, seed, Path(out), plan, networks, command, _images(images))
     with Store(Path(out), described) as store:
         left = [cell for cell in plan if cell.name not in store.finished]
         if len(left) < len(plan):
@@ -151,11 +156,15 @@ class _Cell:
     network: Network | None = None
 
 
-def _plan(budget: cases.Preset, suites: Sequence[str], seed: int) -> list[_Cell]:
+def _images(path: str | Path | None) -> str | None:
+    """An absolute path: workers and a resumed run may start elsewhere."""
+    return None if path is None else str(Path(path).resolve())
+
+
+def _plan(budget: cases.Preset, suites: Sequence[str], seed: int, networks: Sequence[Network]) -> list[_Cell]:
     normal, other = (len(budget.law_sizes), len(budget.other_sizes))
     known = [(c, normal) for c in budget.laws] + [(c, other) for c in budget.other_laws]
     known = known if "gaussian" in suites else []
-    networks = [n for suite in suites for n in budget.networks(suite, seed)]
     level = Level(sum(k for _, k in known) + sum(_comparisons(n, budget) for n in networks))
     return [
         *(_Cell(c.name, k, partial(measure.law_records, c, budget, seed, level)) for c, k in known),
@@ -176,7 +185,9 @@ def _comparisons(network: Network, budget: cases.Preset) -> int:
         + sum(n >= M + K for M, K in budget.without_replacement)
         + sum(n - n // 2 >= M + K for M, K in budget.fresh)
     )
-    return sizes * (6 if network.family == "resnet20" else network.depth // 2)
+    if network.train_pool:
+        sizes += 2 * len(budget.pairs)
+    return sizes * (6 if network.images else network.depth // 2)
 
 
 def violations(records: Iterable[Record]) -> tuple[str, ...]:
@@ -223,6 +234,7 @@ def _describe(
     plan: list[_Cell],
     networks: list[Network],
     command: str | None,
+    images: str | None,
 ) -> Run:
     versions = {name: importlib.metadata.version(name) for name in _PACKAGES} | {
         "python": platform.python_version()
@@ -230,7 +242,7 @@ def _describe(
     used = {}
     for network in networks:
         units, _ = training.load_data(network)
-        used[network.data] = f"sha256:{units.sha256} ({units.licence})"
+        used[Path(network.data).name] = f"sha256:{units.sha256} ({units.licence})"
     sources = _sources()
     identity = json.dumps(
         [
@@ -244,6 +256,8 @@ def _describe(
         ]
     )
     options = f"--preset {preset} --suite {','.join(suites)} --seed {seed} --out {shlex.quote(str(out))}"
+    if images is not None:
+        options += f" --images {shlex.quote(images)}"
     return Run(
         run_id=hashlib.sha256(identity.encode()).hexdigest()[:12],
         preset=preset,
@@ -265,5 +279,5 @@ def _describe(
 def _sources() -> list[Path]:
     """Files whose source decides the numbers: a run is not continued by other code."""
     packages = [p for module in (theory, certify) for p in Path(str(module.__file__)).parent.glob("*.py")]
-    own = (cases, data, gradients, measure, models, prepare, resample, training)
+    own = (cases, cifar, data, gradients, image_files, measure, models, prepare, resample, sets, training)
     return sorted([*packages, *(Path(str(module.__file__)) for module in own)])

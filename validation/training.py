@@ -28,20 +28,21 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from validation import data, models
+from validation import cifar, data, images, models, sets
 
 CACHE_VARIABLE = "GRADIENT_ALIGNMENT_CACHE"
-Family = Literal["resnet20", "neox"]
+Family = Literal["resnet20", "neox", "llama"]
+FAMILY_NAMES = {"resnet20": "ResNet-20", "neox": "GPT-NeoX", "llama": "LLaMA"}
 
 
 @dataclass(frozen=True)
 class Network:
     """A network to be trained, completely described.
 
-    ``width`` is the channel multiplier of a ResNet and the residual channels of a NeoX; ``data`` is
-    ``digits``, ``mnist``, ``pydoc_data.topics``, or the path of an image tree (ResNet) or a text file
-    (NeoX). ``held_out`` is the number of held-out units that are used; all networks of one ``seed`` share
-    one split of the data.
+    ``width`` is the channel multiplier of a ResNet and the residual channels of a transformer; ``data`` is
+    ``digits``, ``mnist``, ``pydoc_data.topics``, or the path of images (ResNet) or of a text file
+    (transformers). ``held_out`` is the number of held-out units that are used; all networks of one ``seed``
+    share one split of the data.
     """
 
     family: Family
@@ -53,12 +54,30 @@ class Network:
     data: str
     held_out: int
     length: int = 0
-    """Bytes in a sequence (NeoX)."""
+    """Bytes in a sequence (transformers)."""
+    train_units: int = 0
+    """Training units that are used, drawn by the seed; 0 means all."""
+    train_pool: int = 0
+    """Training units whose gradients are measured at the end; 0 means none."""
+    trajectory: int = 0
+    """Held-out units whose gradients are measured along training, at :attr:`checkpoints`; 0 means none."""
+
+    @property
+    def images(self) -> bool:
+        """Whether a unit is an image, not a sequence."""
+        return self.family == "resnet20"
+
+    @property
+    def checkpoints(self) -> tuple[int, ...]:
+        """Steps after which gradients are measured: none, 1/8, 1/4 and 1/2 of the budget."""
+        if not self.trajectory:
+            return ()
+        return tuple(sorted({0, *(self.steps // part for part in (8, 4, 2))}))
 
     @property
     def channels(self) -> int:
         """The width as a number of channels: of the first stage, or of the residual stream."""
-        return int(16 * self.width) if self.family == "resnet20" else int(self.width)
+        return int(16 * self.width) if self.images else int(self.width)
 
     @property
     def name(self) -> str:
@@ -68,25 +87,25 @@ class Network:
     @property
     def label(self) -> str:
         """For people."""
-        if self.family == "resnet20":
+        if self.images:
             return f"ResNet-{self.depth}, width × {self.width:g}"
-        return f"GPT-NeoX, {self.depth} layers, width {self.channels}"
+        return f"{FAMILY_NAMES[self.family]}, {self.depth} layers, width {self.channels}"
 
     @property
     def unit(self) -> str:
         """What one independent draw is."""
-        return "image" if self.family == "resnet20" else f"sequence of {self.length} bytes"
+        return "image" if self.images else f"sequence of {self.length} bytes"
 
     @property
     def recipe(self) -> str:
         """Optimizer, learning-rate rule and budget: one rule for all widths, fixed beforehand."""
-        if self.family == "resnet20":
+        if self.images:
             rate = f"{_resnet_rate():g} at every width"
             rule = f"SGD, Nesterov momentum 0.9, weight decay 1e-4, learning rate {rate}"
         else:
-            rate = f"0.02/sqrt(width) = {_neox_rate(self):.2g}"
+            rate = f"0.02/sqrt(width) = {_transformer_rate(self):.2g}"
             rule = f"AdamW, weight decay 0.01, gradient norm clipped at 1, learning rate {rate}"
-        unit = "images" if self.family == "resnet20" else f"sequences of {self.length} bytes"
+        unit = "images" if self.images else f"sequences of {self.length} bytes"
         return f"{rule}, 10 % linear warm-up then cosine to 0; {self.steps} steps of {self.batch} {unit}"
 
 
@@ -110,15 +129,29 @@ def load_data(
     network: Network,
 ) -> tuple[data.ImageSet | data.SequenceSet, data.ImageSet | data.SequenceSet]:
     """The training and the held-out units of ``network``; the split depends on its seed only."""
-    return _load(network.family, network.data, network.seed, network.held_out, network.length)
+    return _load(
+        network.images, network.data, network.seed, network.held_out, network.length, network.train_units
+    )
 
 
 @lru_cache(maxsize=2)  # networks that differ in width share their data
 def _load(
-    family: Family, name: str, seed: int, held_out: int, length: int
+    images: bool, name: str, seed: int, held_out: int, length: int, train_units: int
+) -> tuple[data.ImageSet | data.SequenceSet, data.ImageSet | data.SequenceSet]:
+    train, held = _split(images, name, seed, held_out, length)
+    if train_units > len(train):
+        raise ValueError(f"train_units={train_units}: {train.name} has only {len(train)} units")
+    if train_units:
+        chosen = np.random.default_rng([seed, 0x7281]).permutation(len(train))[:train_units]
+        train = train.take(np.sort(chosen))
+    return train, held
+
+
+def _split(
+    images: bool, name: str, seed: int, held_out: int, length: int
 ) -> tuple[data.ImageSet | data.SequenceSet, data.ImageSet | data.SequenceSet]:
     rng = np.random.default_rng([seed, 0x5EED])
-    if family == "neox":
+    if not images:
         if name == "pydoc_data.topics":
             train, held = data.python_topics(length, 0.45, rng)
         else:
@@ -128,17 +161,21 @@ def _load(
         chosen = np.sort(rng.permutation(len(held))[:held_out])
         return train, held.take(chosen)
     if name in ("digits", "mnist"):
-        images = data.digits() if name == "digits" else data.mnist()
-        left, right = data.split_indices(len(images), held_out, rng)
+        whole = data.digits() if name == "digits" else data.mnist()
+        left, right = data.split_indices(len(whole), held_out, rng)
         # One mean and deviation of all training pixels: some pixels of the digits never change.
-        pixels = images.take(left).images
-        images = images.normalised([pixels.mean().item()], [pixels.std().item()])
-        return images.take(left), images.take(right)
-    train_images = data.image_tree(name, "train").normalised(data.CIFAR_MEAN, data.CIFAR_STD)
-    test_images = data.image_tree(name, "test").normalised(data.CIFAR_MEAN, data.CIFAR_STD)
+        pixels = whole.take(left).images
+        whole = whole.normalised([pixels.mean().item()], [pixels.std().item()])
+        return whole.take(left), whole.take(right)
+    train_images, test_images = _images_on_disk(name, "train"), _images_on_disk(name, "test")
     if len(test_images) < held_out:
         raise ValueError(f"held_out={held_out}: {test_images.name} has only {len(test_images)} images")
     return train_images, test_images.take(np.sort(rng.permutation(len(test_images))[:held_out]))
+
+
+@lru_cache(maxsize=2)  # decoding tens of thousands of files takes half a minute, and seeds share them
+def _images_on_disk(name: str, split: str) -> data.ImageSet:
+    return data.images(name, split).normalised(data.CIFAR_MEAN, data.CIFAR_STD)
 
 
 def build(network: Network, train: data.ImageSet | data.SequenceSet) -> nn.Module:
@@ -151,7 +188,8 @@ def build(network: Network, train: data.ImageSet | data.SequenceSet) -> nn.Modul
             channels_in=train.images.shape[1],
             seed=network.seed,
         )
-    return models.neox(network.channels, network.depth, length=network.length, seed=network.seed)
+    make = models.llama if network.family == "llama" else models.neox
+    return make(network.channels, network.depth, length=network.length, seed=network.seed)
 
 
 def batches(
@@ -187,7 +225,7 @@ def _resnet_rate() -> float:
     return 0.1
 
 
-def _neox_rate(network: Network) -> float:
+def _transformer_rate(network: Network) -> float:
     return 0.02 / math.sqrt(network.channels)
 
 
@@ -202,8 +240,16 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def train(network: Network, on_step: Callable[[], None] = lambda: None) -> Trained:
+def train(
+    network: Network,
+    on_step: Callable[[], None] = lambda: None,
+    at_checkpoint: Callable[[int, float, nn.Module], None] | None = None,
+) -> Trained:
     """Train ``network``; the same weights whenever the same machine does it again.
+
+    ``at_checkpoint`` is called with the step, the mean training loss of up to 20 steps before it (NaN at
+    step 0) and the model in evaluation mode, at each of the network's checkpoints; it must not change
+    the model.
 
     Raises
     ------
@@ -214,18 +260,21 @@ def train(network: Network, on_step: Callable[[], None] = lambda: None) -> Train
     units, held_out = load_data(network)
     with one_thread():
         model = build(network, units).train()
-        rate = _resnet_rate() if network.family == "resnet20" else _neox_rate(network)
+        rate = _resnet_rate() if network.images else _transformer_rate(network)
         optimizer: torch.optim.Optimizer
-        if network.family == "resnet20":
+        if network.images:
             optimizer = torch.optim.SGD(
                 model.parameters(), lr=rate, momentum=0.9, weight_decay=1e-4, nesterov=True
             )
         else:
-            optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.01)
+            optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.01, fused=True)
         warm = max(1, network.steps // 10)
         generator = torch.Generator().manual_seed(network.seed)
         recent: list[float] = []
         for step, batch in enumerate(_shuffled(units, network.batch, network.steps, generator)):
+            if at_checkpoint is not None and step in network.checkpoints:
+                at_checkpoint(step, float(np.mean(recent)) if recent else math.nan, model.eval())
+                model.train()
             share = (step - warm) / max(1, network.steps - warm)
             factor = (step + 1) / warm if step < warm else (1 + math.cos(math.pi * share)) / 2
             for group in optimizer.param_groups:
@@ -233,7 +282,7 @@ def train(network: Network, on_step: Callable[[], None] = lambda: None) -> Train
             optimizer.zero_grad()
             loss = unit_losses(model, batch).mean()
             loss.backward()
-            if network.family == "neox":
+            if not network.images:
                 nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             recent = [*recent[-19:], loss.item()]
@@ -315,9 +364,9 @@ def source_digest(*files: str) -> str:
 def cache_key(network: Network, data_sha256: str) -> str:
     """Hash of everything that decides the weights."""
     described = {
-        "network": {**asdict(network), "data": Path(network.data).name},
+        "network": {**asdict(network), "data": Path(network.data).name, "train_pool": 0, "trajectory": 0},
         "data": data_sha256,
-        "code": source_digest(__file__, models.__file__, data.__file__),
+        "code": source_digest(__file__, *(m.__file__ for m in (models, data, images, sets, cifar))),
         "versions": {name: importlib.metadata.version(name) for name in ("torch", "numpy", "transformers")},
     }
     return data.digest(json.dumps(described, sort_keys=True).encode())[:32]
@@ -328,16 +377,22 @@ def cached_path(network: Network, data_sha256: str) -> Path:
     return cache_folder() / "networks" / f"{cache_key(network, data_sha256)}.safetensors"
 
 
-def obtain(network: Network, on_step: Callable[[], None] = lambda: None) -> Trained:
+def obtain(
+    network: Network,
+    on_step: Callable[[], None] = lambda: None,
+    at_checkpoint: Callable[[int, float, nn.Module], None] | None = None,
+) -> Trained:
     """The trained network, from the cache where it is there, else trained and cached.
+
+    With ``at_checkpoint`` (see :func:`train`) a network that has checkpoints is trained in any case.
 
     A cache file that cannot be read is treated as absent; a cache that cannot be written is no error.
     """
     units, held_out = load_data(network)
     path = cached_path(network, units.sha256)
-    stored = _read(path)
+    stored = None if at_checkpoint is not None and network.checkpoints else _read(path)
     if stored is None:
-        trained = train(network, on_step)
+        trained = train(network, on_step, at_checkpoint)
         write_atomically(path, lambda temporary: _write(temporary, trained))
         return trained
     tensors, facts = stored

@@ -29,7 +29,11 @@ TINY = dataclasses.replace(
     law_replicates=500,
     other_laws=(),
     resnets=cases.resnets((1 / 16, 1 / 8), seeds=1, steps=4, batch=64, held_out=60),
-    neoxes=cases.neoxes((16,), layers=2, seeds=1, steps=4, batch=8, held_out=40, length=32),
+    neoxes=cases.neoxes(
+        (16,), 2, 1, steps=8, batch=8, held_out=40, length=32, train_units=64, train_pool=20, trajectory=10
+    ),
+    llamas=cases.llamas((16,), layers=2, seeds=1, steps=4, batch=8, held_out=40, length=32),
+    pairs=((2, 2),),
     with_replacement=((1, 1), (8, 8)),
     without_replacement=((8, 8),),
     fresh=((2, 2),),
