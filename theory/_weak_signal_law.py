@@ -85,7 +85,7 @@ class WeakSignalLaw:
 
     @property
     def finite_fourth_moment(self) -> bool:
-        """Whether E |q|^4 is finite; always, as the support is bounded."""
+        """True: the support is bounded."""
         return True
 
     @property
