@@ -19,7 +19,6 @@ from certify.losses import causal_lm, classification
 from validation import data, models, training
 from validation.training import Network, Trained
 
-
 By = dict[tuple[str, str], np.ndarray]
 """Gradients by (module, positions), each of shape (n, d), float32."""
 
