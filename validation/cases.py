@@ -44,6 +44,8 @@ class Preset:
     pairs: Sizes
     """Sizes for the pairs train-train and train-test, drawn with replacement."""
     pool_replicates: int
+    resnet_depths: tuple[int, ...] = (8, 14, 20, 32)
+    neox_depths: tuple[int, ...] = (2, 4, 6, 8)
     side_by_side: bool = True
     """Whether networks are trained in processes of their own, one for each core."""
 
@@ -52,10 +54,42 @@ class Preset:
 
         ``images`` is the path of image files that take the place of the digits (ResNet only).
         """
-        chosen = {"resnet20": self.resnets, "neox": self.neoxes, "llama": self.llamas}.get(suite, ())
+        chosen = {
+            "resnet20": self.resnets,
+            "neox": self.neoxes,
+            "llama": self.llamas,
+            "depth": self.grid(),
+            "intervention": self.stepped(),
+        }.get(suite, ())
         if images is not None:
             chosen = tuple(replace(n, data=images) if n.images else n for n in chosen)
         return tuple(replace(n, seed=n.seed + 1000 * seed) for n in chosen)
+
+    def grid(self) -> tuple[Network, ...]:
+        """Networks of the suite "depth": depths times widths and seeds, same budget and rate for all.
+
+        ResNets at every width up to the published one; transformers at the smallest width.
+        """
+        least = min(n.width for n in self.neoxes)
+        wide = [n for n in self.resnets if n.width <= 1]
+        narrow = [n for n in self.neoxes if n.width == least]
+        return tuple(
+            n if n.depth == depth else replace(n, depth=depth, train_pool=0, trajectory=0)
+            for members, depths in ((wide, self.resnet_depths), (narrow, self.neox_depths))
+            for depth in depths
+            for n in members
+        )
+
+    def stepped(self) -> tuple[Network, ...]:
+        """Networks of the suite "intervention": one width of each family, every seed up to three.
+
+        The published width of the ResNet where it is trained, and the smallest of the transformers.
+        """
+        width = max(n.width for n in self.resnets if n.width <= 1)
+        chosen = [n for n in self.resnets if n.width == width]
+        for family in (self.neoxes, self.llamas):
+            chosen += [n for n in family if n.width == min(m.width for m in family)]
+        return tuple(n for n in chosen if n.seed < 3)
 
 
 def _square(*sizes: int) -> Sizes:
@@ -191,6 +225,8 @@ SMOKE = Preset(
     fresh=_square(1, 5),
     pairs=_square(10),
     pool_replicates=1_000,
+    resnet_depths=(8, 14, 20),
+    neox_depths=(2, 4),
     side_by_side=False,
 )
 
@@ -279,6 +315,8 @@ LAPTOP = replace(
     with_replacement=(*_square(1, 3, 10, 30, 100, 300, 1000), (30, 300)),
     without_replacement=_square(10, 30, 100, 300),
     pool_replicates=100_000,
+    resnet_depths=(8, 14, 20, 32, 44, 56),
+    neox_depths=(2, 4, 6, 8, 12),
 )
 
 PAPER = replace(
@@ -320,4 +358,4 @@ PAPER = replace(
 )
 
 PRESETS: dict[str, Preset] = {p.name: p for p in (SMOKE, DEFAULT, LAPTOP, PAPER)}
-SUITES: tuple[str, ...] = ("gaussian", "resnet20", "neox", "llama")
+SUITES: tuple[str, ...] = ("gaussian", "resnet20", "neox", "llama", "intervention", "depth")

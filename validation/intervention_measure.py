@@ -27,9 +27,8 @@ CONFIDENCE = measure.CONFIDENCE
 FRACTIONS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 SMALL = 0.01
 """Fractions up to this one are "small" for the paper's 96-99 %."""
-UNITS = {"resnet20": 200}
-"""M = K: units on each side; other families use ``SEQUENCES``."""
-SEQUENCES = 60
+IMAGES, SEQUENCES = 200, 100
+"""M = K: units on each side."""
 BLOCKS = ("channel shift", "linear map", "MLP")
 _PROBE = 1e-3  # central difference, as a fraction like those above; float64
 
@@ -154,7 +153,7 @@ def records(network: Network, seed: int) -> list[Record]:
     """Effects of every block at both insertion points, on fresh units and on the M units themselves."""
     trained = training.obtain(network)
     model = copy.deepcopy(trained.model).double().eval()
-    n = UNITS.get(network.family, SEQUENCES)
+    n = IMAGES if network.images else SEQUENCES
     held = trained.held_out
     n = min(n, len(held) // 2)
     order = measure.rng_of(seed, network.name, "intervention").permutation(len(held))

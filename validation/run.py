@@ -10,7 +10,7 @@ import math
 import os
 import platform
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,20 @@ from typing import Protocol
 
 import certify
 import theory
-from validation import cases, cifar, data, gradients, measure, models, prepare, resample, sets, training
+from validation import (
+    cases,
+    cifar,
+    data,
+    depth_measure,
+    gradients,
+    intervention_measure,
+    measure,
+    models,
+    prepare,
+    resample,
+    sets,
+    training,
+)
 from validation import images as image_files
 from validation.measure import Level
 from validation.results import Misalignment, Record, Run
@@ -121,8 +134,10 @@ def run(
     chosen = _chosen(preset, suites, seed, jobs)
     progress = progress or Silent()
     budget = cases.PRESETS[preset]
-    networks = [n for suite in chosen for n in budget.networks(suite, seed, _images(images))]
-    plan = _plan(budget, chosen, seed, networks)
+    counted = [n for s in chosen if s not in _OWN for n in budget.networks(s, seed, _images(images))]
+    others = {s: budget.networks(s, seed, _images(images)) for s in chosen if s in _OWN}
+    networks = list(dict.fromkeys([*counted, *(n for members in others.values() for n in members)]))
+    plan = _plan(budget, chosen, seed, counted) + _own_plan(others, seed)
     described = _describe(preset, chosen, seed, Path(out), plan, networks, command, _images(images))
     with Store(Path(out), described) as store:
         left = [cell for cell in plan if cell.name not in store.finished]
@@ -130,7 +145,7 @@ def run(
             progress.note(
                 f"{len(plan) - len(left)} of {len(plan)} cells are already stored; going on with the rest"
             )
-        wanted = [cell.network for cell in left if cell.network is not None]
+        wanted = list(dict.fromkeys(cell.network for cell in left if cell.network is not None))
         if wanted:
             progress.start(sum(map(prepare.steps_of, wanted)), "Training networks, measuring gradients")
             cores = jobs or (os.cpu_count() or 1 if budget.side_by_side else 1)
@@ -174,6 +189,21 @@ def _plan(budget: cases.Preset, suites: Sequence[str], seed: int, networks: Sequ
             )
             for n in networks
         ),
+    ]
+
+
+_OWN: dict[str, Callable[[Network, int], list[Record]]] = {
+    "intervention": intervention_measure.records,
+    "depth": depth_measure.records,
+}
+"""Suites that count no events: what measures one network."""
+
+
+def _own_plan(suites: Mapping[str, Sequence[Network]], seed: int) -> list[_Cell]:
+    return [
+        _Cell(f"{suite}/{n.name}", 1, partial(_OWN[suite], n, seed), n)
+        for suite, networks in suites.items()
+        for n in networks
     ]
 
 
@@ -280,4 +310,5 @@ def _sources() -> list[Path]:
     """Files whose source decides the numbers: a run is not continued by other code."""
     packages = [p for module in (theory, certify) for p in Path(str(module.__file__)).parent.glob("*.py")]
     own = (cases, cifar, data, gradients, image_files, measure, models, prepare, resample, sets, training)
+    own += (depth_measure, intervention_measure)
     return sorted([*packages, *(Path(str(module.__file__)) for module in own)])

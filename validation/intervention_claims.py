@@ -1,0 +1,190 @@
+"""Verdicts on the intervention experiment, by rules fixed before any number was seen.
+
+* sign: at the smallest step the observed change has the predicted sign wherever its interval excludes 0
+  (family-wise over the places and blocks); undecided where it does not.
+* size: observed over predicted at the smallest step, a median over places and blocks for each network, then
+  mean and Student interval over networks, lies within 4 % of 1.
+* jumpboards: at the fixed step of 1 % the loss of the M units (training) and of K fresh units (population)
+  goes down with certainty.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import stats
+
+from validation.claims import CLAIMS, CONFIDENCE, RANGE, ClaimRow, Outcome, group, of, seed_count
+from validation.results import Effect, Measured, Record
+
+TOLERANCE = 0.04
+"""The papers' 96 % as a distance from 1."""
+FIXED = 0.01
+"""Step of the jumpboard rows, as a fraction of the loss."""
+_STATEMENTS = {
+    "jumpboard-train": "A small step along −μ_{M} strictly lowers the loss of the M units.",
+    "jumpboard-pop": "A small step along a population descent direction strictly lowers the population loss.",
+}
+
+
+def family(e: Effect) -> str:
+    """Family from the case name.
+
+    >>> "resnet20-w4-L8-s0".partition("-w")[0]
+    'resnet20'
+    """
+    return e.case.partition("-w")[0]
+
+
+def claim_rows(records: Sequence[Record]) -> list[ClaimRow]:
+    """All rows of the suite "intervention"."""
+    rows: list[ClaimRow] = []
+    for members in group(of(records, Effect), family).values():
+        fresh = [e for e in members if e.sample == "held-out"]
+        least = min((e.fraction for e in fresh), default=0.0)
+        small = [e for e in fresh if e.fraction == least]
+        if not small:
+            continue
+        rows += [_sign(small), _size(small, fresh)]
+        fixed = min({e.fraction for e in members}, key=lambda f: abs(math.log(f / FIXED)))
+        for claim, sample in (("jumpboard-train", "train"), ("jumpboard-pop", "held-out")):
+            chosen = [e for e in members if e.sample == sample and e.fraction == fixed]
+            rows += [_jumpboard(claim, chosen)] if chosen else []
+    return rows
+
+
+def widened(m: Measured, n: int, tests: int) -> tuple[float, float]:
+    """A Student interval at the level 1 - 5 % / tests."""
+    if m.value is None or m.low is None or m.high is None:
+        return -math.inf, math.inf
+    alpha = (1 - CONFIDENCE) / tests
+    half = (m.high - m.low) / 2
+    half *= float(stats.t.ppf(1 - alpha / 2, n - 1) / stats.t.ppf((1 + m.confidence) / 2, n - 1))
+    return m.value - half, m.value + half
+
+
+def _networks(cells: Sequence[Effect]) -> int:
+    return len({(e.case, e.seed) for e in cells})
+
+
+def _label(e: Effect) -> str:
+    return e.label.partition(",")[0]
+
+
+def _sign(cells: Sequence[Effect]) -> ClaimRow:
+    counts = [0, 0, 0]
+    for e in cells:
+        low, high = widened(e.observed, e.K, len(cells))
+        agrees = high < 0 if e.predicted < 0 else low > 0
+        differs = low > 0 if e.predicted < 0 else high < 0
+        counts[0 if agrees else 2 if differs else 1] += 1
+    same = sum(e.same_sign for e in cells)
+    verdict: Outcome = "fails" if counts[2] else "undecided" if counts[1] else "holds"
+    wrong = sum(e.T <= 0 for e in cells)
+    why = (
+        f"the sign agrees in {same} of {len(cells)} without regard to error; undecided where fewer units than "
+        f"needed were used; T was not positive in {wrong}"
+    )
+    return ClaimRow(
+        "intervention",
+        CLAIMS.get("intervention", "intervention"),
+        "intervention",
+        f"{_label(cells[0])}: sign on fresh units, step {100 * cells[0].fraction:g} %",
+        verdict,
+        "places × blocks",
+        *counts,
+        effect_name="share with the predicted sign",
+        effect=Measured(same / len(cells), None, None, CONFIDENCE, "counted"),
+        n=_networks(cells),
+        n_name="trained networks",
+        seeds=seed_count(cells),
+        why=why,
+    )
+
+
+def mean_ratio(cells: Sequence[Effect]) -> Measured:
+    """Median over the places and blocks of a network, then mean over networks with Student's interval."""
+    medians = []
+    for members in group(cells, lambda e: (e.case, e.seed)).values():
+        values = [e.ratio.value for e in members if e.ratio.value is not None]
+        if values:
+            medians.append(float(np.median(values)))
+    if not medians:
+        return Measured(None, None, None, CONFIDENCE, "no ratio exists")
+    m = float(np.mean(medians))
+    if len(medians) < 3:
+        return Measured(m, None, None, CONFIDENCE, "fewer than three networks: no interval")
+    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(medians) - 1)) * float(np.std(medians, ddof=1))
+    half /= math.sqrt(len(medians))
+    return Measured(m, m - half, m + half, CONFIDENCE, "Student over networks of the medians over places")
+
+
+def _size(small: Sequence[Effect], fresh: Sequence[Effect]) -> ClaimRow:
+    effect = mean_ratio(small)
+    low, high = 1 - TOLERANCE, 1 + TOLERANCE
+    verdict: Outcome = "undecided"
+    if effect.low is not None and effect.high is not None:
+        if low <= effect.low and effect.high <= high:
+            verdict = "holds"
+        elif effect.high < low or effect.low > high:
+            verdict = "fails"
+    inside = [0, 0, 0]
+    for e in small:
+        a, b = e.ratio.low, e.ratio.high
+        if a is None or b is None:
+            inside[1] += 1
+        else:
+            inside[0 if low <= a and b <= high else 2 if b < low or a > high else 1] += 1
+    by_step = ", ".join(
+        f"{_percent(mean_ratio([e for e in fresh if e.fraction == f]).value)} at {100 * f:g} %"
+        for f in sorted({e.fraction for e in fresh})
+    )
+    return ClaimRow(
+        "intervention",
+        CLAIMS.get("intervention", "intervention"),
+        "intervention",
+        f"{_label(small[0])}: size on fresh units, step {100 * small[0].fraction:g} %",
+        verdict,
+        "places × blocks",
+        *inside,
+        effect_name="observed / predicted change",
+        effect=effect,
+        n=_networks(small),
+        n_name="trained networks",
+        seeds=seed_count(small),
+        why=f"observed over predicted by step: {by_step}; papers: 96 to 99 % at small steps",
+    )
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.3g} %"
+
+
+def _jumpboard(claim: str, cells: Sequence[Effect]) -> ClaimRow:
+    counts = [0, 0, 0]
+    for e in cells:
+        low, high = widened(e.observed, e.K, len(cells))
+        counts[0 if high < 0 else 2 if low > 0 else 1] += 1
+    verdict: Outcome = "fails" if counts[2] else "undecided" if counts[1] else "holds"
+    changes = [e.observed.value for e in cells if e.observed.value is not None]
+    return ClaimRow(
+        claim,
+        CLAIMS.get(claim, _STATEMENTS[claim]),
+        "intervention",
+        f"{_label(cells[0])}, step {100 * cells[0].fraction:g} %, "
+        + ("the M units themselves" if cells[0].sample == "train" else "K fresh units"),
+        verdict,
+        "places × blocks",
+        *counts,
+        effect_name="median change of the loss",
+        effect=Measured(float(np.median(changes)), min(changes), max(changes), 1.0, RANGE),
+        n=_networks(cells),
+        n_name="trained networks",
+        seeds=seed_count(cells),
+        why=(
+            f"the loss goes down with certainty (family-wise) in {counts[0]} of {len(cells)} places and blocks, "
+            f"up in {counts[2]}; the rest is within its error"
+        ),
+    )
