@@ -105,6 +105,16 @@ def cli() -> None:
     help="Images for the ResNets: official CIFAR files or SPLIT/CLASS/FILE, also packed. [default: embedded]",
 )
 @click.option("--jobs", type=int, help="Networks trained at the same time. [default: one for each core]")
+@click.option(
+    "--model", metavar="SPEC", help="Only this trained network: hf:PATH_OR_NAME or checkpoint:FILE."
+)
+@click.option("--data", metavar="SPEC", help="Held-out data of --model: text:FILE or images:PATH[:SPLIT].")
+@click.option("--length", type=int, help="Tokens in a sequence of --model. [default: 128]")
+@click.option("--max-units", type=int, help="Units of --data to use. [default: as many as the preset's]")
+@click.option("--revision", metavar="NAME", help="Of --model hf:NAME, e.g. the training step step3000.")
+@click.option("--dtype", metavar="NAME", help="Of --model hf:, e.g. bfloat16. [default: as stored]")
+@click.option("--device", metavar="NAME", help="Of --model: cpu, cuda, ... [default: cpu]")
+@click.option("--device-map", metavar="NAME", help="auto spreads --model over devices (accelerate).")
 @common
 @click.pass_obj
 def validate(
@@ -118,6 +128,7 @@ def validate(
     images: Path | None,
     jobs: int | None,
     as_json: bool,
+    **of_model: Any,
 ) -> None:
     """Count misalignment on known laws and on real networks, and write the report.
 
@@ -128,12 +139,24 @@ def validate(
     from validation.run import BoundViolated, run
 
     report.check_formats(formats)
-    folder = out or Path("runs") / preset
+    of_model = {k: v for k, v in of_model.items() if v is not None}
+    if of_model:
+        _only_model(of_model, suites, images, jobs)
+    folder = out or Path("runs") / ("loaded" if of_model else preset)
     state.resumable = str(folder)
     contradiction: BoundViolated | None = None
     with Bars() as bars:
         try:
-            store = run(preset, suites or None, seed, folder, bars, jobs=jobs, images=images)
+            if of_model:
+                from validation import loaded
+
+                max_units = of_model.pop("max_units", None)
+                what = loaded.Loaded(**of_model)
+                store = loaded.run(
+                    what, preset=preset, seed=seed, out=folder, max_units=max_units, progress=bars
+                )
+            else:
+                store = run(preset, suites or None, seed, folder, bars, jobs=jobs, images=images)
         except BoundViolated as error:
             contradiction, store = error, error.path
     records = report.load(store)
@@ -144,6 +167,20 @@ def validate(
     if contradiction is not None:
         click.echo(f"error: {contradiction}", err=True)
         raise click.exceptions.Exit(1)
+
+
+def _only_model(
+    of_model: dict[str, Any], suites: tuple[str, ...], images: Path | None, jobs: int | None
+) -> None:
+    """Refuse what does not go with --model, or goes only with it."""
+    names = ", ".join(f"--{name.replace('_', '-')}" for name in of_model)
+    if "model" not in of_model:
+        raise ValueError(f"{names}: only with --model, the trained network to validate")
+    if "data" not in of_model:
+        raise ValueError("--data is missing: expected held-out data, text:FILE or images:PATH[:SPLIT]")
+    given = {"--suite": bool(suites), "--images": images is not None, "--jobs": jobs is not None}
+    if without := [name for name, value in given.items() if value]:
+        raise ValueError(f"{', '.join(without)}: not with --model, which is validated alone")
 
 
 @cli.command()
