@@ -2,69 +2,36 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import dataclasses
+import gzip
 import html
 import io
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
-from validation import figures, tables, width_figures
-from validation.claims import CLAIMS, RANGE, ClaimRow, group, is_covered, is_exact, of, suites
+from validation import bound_figures, figures, tables, training_figures, width_figures
+from validation.claims import (
+    CLAIMS,
+    RANGE,
+    ClaimRow,
+    final,
+    group,
+    held_out,
+    is_covered,
+    is_exact,
+    of,
+    suites,
+)
+from validation.methods import INTROS, TITLES, join, suite_methods
+from validation.parts import part
 from validation.plotting import Figure
 from validation.results import Geometry, Measured, Misalignment, Record, Run, Training
-
-TITLES = {
-    "gaussian": "Known laws",
-    "resnet20": "ResNet-20",
-    "neox": "GPT-NeoX (Pythia)",
-    "llama": "LLaMA-like",
-}
-_INTROS = {
-    "gaussian": (
-        "Gradients drawn from laws whose mean and covariance are known exactly, so that the bounds carry no "
-        "estimation error and, for normal laws, the true probability is known."
-    ),
-    "resnet20": (
-        "Residual networks trained on real images; the gradients are those of single held-out examples at "
-        "the outputs of residual blocks."
-    ),
-    "neox": (
-        "Transformers of the Pythia architecture trained on real text; the unit is a held-out sequence, "
-        "because tokens of one sequence are not independent."
-    ),
-}
-_PROTOCOLS = {
-    "fresh": "fresh: M + K independent units for every trial, none used twice",
-    "with_replacement": (
-        "with replacement: units drawn from a finite pool of held-out units, which then is the population; "
-        "B_{exact} from the pool's own moments is exactly valid for these draws"
-    ),
-    "without_replacement": (
-        "without replacement: disjoint units from a finite pool; not independent, so B_{exact} is Cantelli's "
-        "inequality with the finite pool's mean and variance of T, and B_{align} is shown for comparison only"
-    ),
-}
-_SOURCES = {
-    "population": "population: the law's own moments, no estimation",
-    "pool": "pool: the finite pool's own moments (divisor N), no estimation for draws from that pool",
-    "estimate": "estimate: unbiased estimates from other units, so the bound itself is uncertain",
-}
-_ASSUMED = {
-    "IID": "units are independent and identically distributed",
-    "INDEPENDENT_SAMPLES": "units are independent of each other and of the trained network",
-    "FINITE_SECOND_MOMENT": "finite second moments",
-    "FINITE_FOURTH_MOMENT": "finite fourth moments (for asymptotic intervals)",
-    "NONZERO_MEAN": "a mean gradient other than 0",
-    "BOUNDED": "a known bound on the gradient's length",
-    "SUBGAUSSIAN": "sub-Gaussian tails",
-    "GAUSSIAN": "Gaussian gradients",
-    "GIVEN_TRAIN_MEAN": "the training mean is given",
-}
 
 
 def math_html(text: str) -> str:
@@ -110,8 +77,18 @@ def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     return out.getvalue()
 
 
-def _data_uri(rows: Sequence[Mapping[str, Any]]) -> str:
-    return "data:text/csv;charset=utf-8," + quote(to_csv(rows), safe=" !'()*,-./:;=?@_~".replace(" ", ""))
+_PLAIN = 24_000
+"""Bytes up to which a download is plain CSV; a longer one is compressed, or the page would be too large."""
+
+
+def download(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Name and content of a CSV file inside the page, ``.csv.gz`` where it is long."""
+    text = to_csv(rows)
+    uri = quote(text, safe="!'()*,-./:;=?@_~")
+    if len(uri) <= _PLAIN:
+        return {"name": f"{name}.csv", "uri": f"data:text/csv;charset=utf-8,{uri}"}
+    packed = base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
+    return {"name": f"{name}.csv.gz", "uri": f"data:application/gzip;base64,{packed}"}
 
 
 def flat(record: Any) -> dict[str, Any]:
@@ -140,10 +117,6 @@ def date(started: str) -> str:
         return started
 
 
-def _join(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
-
-
 def headline(rows: Sequence[ClaimRow]) -> str:
     """The verdicts in one line."""
     if not rows:
@@ -155,7 +128,7 @@ def headline(rows: Sequence[ClaimRow]) -> str:
         verb = "fails" if len(failed) == 1 else "fail"
         where = [r for r in rows if r.verdict == "fails"]
         return (
-            f"{_join(failed)} {verb} in {len(where)} of {len(rows)} checks; {held} hold, {len(open_)} "
+            f"{join(failed)} {verb} in {len(where)} of {len(rows)} checks; {held} hold, {len(open_)} "
             "undecided"
         )
     if not open_:
@@ -167,10 +140,10 @@ def lead(records: Sequence[Record], run: Run) -> str:
     """What was run, in two or three sentences."""
     cells, training = of(records, Misalignment), of(records, Training)
     names = [TITLES.get(s, s) for s in suites(records)]
-    text = f"Suites run: {_join(names)}. " if names else "No suite has finished a cell yet. "
+    text = f"Suites run: {join(names)}. " if names else "No suite has finished a cell yet. "
     missing = [TITLES.get(s, s) for s in run.suites if s not in suites(records)]
     if missing:
-        text += f"No records yet from {_join(missing)}: this run is not complete. "
+        text += f"No records yet from {join(missing)}: this run is not complete. "
     trials = sum(c.trials for c in cells)
     if cells:
         text += (
@@ -221,7 +194,7 @@ def claim_views(rows: Sequence[ClaimRow]) -> list[dict[str, Any]]:
         views = []
         for r in members:
             total = max(r.holds + r.undecided + r.violated, 1)
-            words = _WORDS[r.counted]
+            words = _WORDS.get(r.counted, ("for the claim", "undecided", "against"))
             counts = [f"{n} {w}" for n, w in zip((r.holds, r.undecided, r.violated), words, strict=True)]
             shares = [
                 (k, round(100 * n / total, 1))
@@ -236,15 +209,17 @@ def claim_views(rows: Sequence[ClaimRow]) -> list[dict[str, Any]]:
                     "is_range": r.effect is not None and r.effect.method == RANGE,
                 }
             )
-        out.append({"name": claim, "statement": CLAIMS[str(claim)], "rows": views})
+        out.append({"name": claim, "statement": CLAIMS.get(str(claim), members[0].statement), "rows": views})
     return out
 
 
 def suite_view(records: Sequence[Record], suite: str) -> dict[str, Any]:
     """Figures and tables of one suite."""
-    cells = sorted((c for c in of(records, Misalignment) if c.suite == suite), key=_sum_first)
-    geometry = sorted((g for g in of(records, Geometry) if g.suite == suite), key=_sum_first)
-    training = [t for t in of(records, Training) if t.suite == suite]
+    all_cells = sorted((c for c in of(records, Misalignment) if c.suite == suite), key=_sum_first)
+    all_geometry = sorted((g for g in of(records, Geometry) if g.suite == suite), key=_sum_first)
+    all_training = [t for t in of(records, Training) if t.suite == suite]
+    cells, training = held_out(final(all_cells)), final(all_training)
+    geometry = [g for g in final(all_geometry) if g.sample != "train"]
     id = re.sub(r"[^a-z0-9]+", "-", suite.lower()).strip("-")
     covered = [c for c in cells if is_covered(c)]
     others = [c for c in cells if not is_covered(c)]
@@ -260,25 +235,46 @@ def suite_view(records: Sequence[Record], suite: str) -> dict[str, Any]:
             for i, (p, members) in enumerate(by_positions.items())
         ),
         figures.looseness(cells, f"{id}-looseness", "Looseness: bound divided by truth"),
+        bound_figures.alternatives(
+            cells, f"{id}-alternatives", "Regrouped bound and normal approximation against the truth"
+        ),
+        bound_figures.regrouping(geometry, cells, f"{id}-regrouping", "Looseness against regrouping size"),
         width_figures.dimensions(geometry, f"{id}-dimensions", "Alignment dimensions against width"),
         width_figures.misalignment_by_width(
             cells, f"{id}-width", "Misalignment against width at fixed M and K"
         )
         if training
         else None,
+        training_figures.trajectories(
+            all_geometry, all_training, f"{id}-training", "Along the training, and at matched test loss"
+        ),
+        training_figures.pairs(final(all_cells), f"{id}-pairs", "Training and held-out units"),
     ]
     drawn += [
         figures.misalignment(list(members), f"{id}-other-{i}", _other(members[0]), shown=3)
         for i, members in enumerate(group(others, lambda c: (c.protocol, c.bound_source)).values())
     ]
-    made = [tables.training(training, id), tables.geometry(geometry, id), tables.cells(cells, id)]
+    drawn += part(suite, "figures", records, id)
+    made = [
+        tables.training(all_training, id),
+        tables.geometry(all_geometry, id),
+        tables.cells(all_cells, id),
+        *part(suite, "tables", records, id),
+    ]
     return {
         "id": id,
         "title": TITLES.get(suite, suite),
-        "intro": _INTROS.get(suite, ""),
+        "suite": suite,
+        "intro": INTROS.get(suite, ""),
+        "methods": suite_methods(records, suite),
         "figures": [_with_csv(f) for f in drawn if f is not None],
         "tables": [
-            {"table": t, "csv": _data_uri([flat(r) for r in t.records])} for t in made if t is not None
+            {
+                "table": t,
+                "csv": download(t.id, [r if isinstance(r, Mapping) else flat(r) for r in t.records]),
+            }
+            for t in made
+            if t is not None
         ],
     }
 
@@ -298,76 +294,22 @@ def _other(cell: Misalignment) -> str:
 def _with_csv(f: Figure) -> dict[str, Any]:
     return {
         **{k: getattr(f, k) for k in ("id", "title", "caption", "panels", "more", "more_title")},
-        "csv": _data_uri(f.rows),
+        "csv": download(f.id, f.rows),
     }
 
 
-def methods(records: Sequence[Record], run: Run) -> list[dict[str, Any]]:
-    """The methods box."""
-    cells, geometry, training = of(records, Misalignment), of(records, Geometry), of(records, Training)
-    measured: list[Any] = [*cells, *geometry]
-    out: list[dict[str, Any]] = []
+def fit(views: Sequence[dict[str, Any]], room: int) -> None:
+    """Leave folded panels out of the page, largest first, until the pictures take at most ``room`` bytes.
 
-    def item(name: str, entries: Iterable[str]) -> None:
-        texts = list(dict.fromkeys(e for e in entries if e))
-        if texts:
-            out.append(
-                {"name": name, "text": texts[0]} if len(texts) == 1 else {"name": name, "entries": texts}
-            )
-
-    def per_suite(text: Callable[[Any], str]) -> list[str]:
-        found = group(measured, lambda r: r.suite)
-        return [f"{TITLES.get(str(s), s)}: {_join(sorted({text(r) for r in rs}))}" for s, rs in found.items()]
-
-    item(
-        "Event",
-        [
-            "T = mean over M units · mean over K units; T ≤ 0 is misalignment, ties included. "
-            "n_{eff} = MK/(M+K+1)."
-        ],
-    )
-    item("Unit of independence", per_suite(lambda r: r.unit))
-    item("Positions", per_suite(lambda r: r.positions))
-    item("Protocols", (_PROTOCOLS.get(c.protocol, c.protocol) for c in cells))
-    item("Bounds from", (_SOURCES.get(c.bound_source, c.bound_source) for c in cells))
-    item(
-        "Intervals",
-        [
-            *(f"frequencies: {c.frequency.method}, {100 * c.frequency.confidence:.5g} % each" for c in cells),
-            *(
-                f"dimensions: {g.d_align.method}, {100 * g.d_align.confidence:g} %"
-                for g in geometry
-                if g.sample != "population"
-            ),
-            "verdicts on bounds: Holm over all cells of a row of the claim table, family-wise 5 %",
-        ],
-    )
-    item("Training", (f"{TITLES.get(t.suite, t.suite)}: {t.recipe}; data: {t.data}" for t in training))
-    item("Assumptions", (_ASSUMED.get(a, a.replace("_", " ")) for g in geometry for a in g.assumptions))
-    item(
-        "Seeds",
-        [
-            f"run seed {run.seed}; seeds in the records: "
-            + ", ".join(str(s) for s in sorted({r.seed for r in (*measured, *training)}))
-        ],
-    )
-    item(
-        "Seconds", [f"{TITLES.get(s, s)}: {_seconds(s, training, geometry, cells)}" for s in suites(records)]
-    )
-    item("Data", (f"{k}: {v}" for k, v in run.data.items()))
-    item("Versions", [", ".join(f"{k} {v}" for k, v in run.versions.items())])
-    item("Hardware", [", ".join(f"{k}: {v}" for k, v in run.hardware.items())])
-    return out
-
-
-def _seconds(suite: str, training: Iterable[Any], geometry: Iterable[Any], cells: Iterable[Any]) -> str:
-    parts = []
-    for name, rs in (("training", training), ("gradients", geometry), ("resampling", cells)):
-        mine = [r for r in rs if r.suite == suite]
-        if mine:
-            cached = sum(getattr(r, "cached", False) for r in mine)
-            total = sum(r.seconds for r in mine)
-            parts.append(
-                f"{name} {total:.0f}" + (f" ({cached} of {len(mine)} from the cache)" if cached else "")
-            )
-    return ", ".join(parts)
+    The data of a figure stay whole; its caption says what was left out.
+    """
+    shown = [f for v in views for f in v["figures"]]
+    size = sum(len(p.svg) for f in shown for p in (*f["panels"], *f["more"]))
+    for f in sorted(shown, key=lambda f: -sum(len(p.svg) for p in f["more"])):
+        if size <= room or not f["more"]:
+            break
+        size -= sum(len(p.svg) for p in f["more"])
+        f["caption"] += (
+            f" To keep this page small, {f['more_title'].replace(' more', '')} are in the data only."
+        )
+        f["more"] = ()

@@ -265,6 +265,8 @@ def _compact(svg: str) -> str:
     out: list[str] = []
     open_: list[bool] = []  # for every <g> that is open: whether it says anything
     for token in re.split(r"(<g(?: [^>]*)?>|</g>)", svg):
+        if token.startswith("<g") and token.endswith("/>"):
+            continue  # an empty group
         if token[:3] in ("<g>", "<g "):
             open_.append(token != "<g>")
             if not open_[-1]:

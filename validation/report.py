@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from validation import page, store
+from validation import latex, page, store
 from validation.claims import of, suites
-from validation.page import TITLES
+from validation.methods import TITLES, methods
 from validation.results import Geometry, Misalignment, Record, Run, Training, from_json
 from validation.verdicts import claim_table
 
@@ -33,7 +33,9 @@ __all__ = [
 ]
 
 STORE = "results.jsonl"
-FORMATS = ("html", "json", "csv")
+FORMATS = ("html", "json", "csv", "tex")
+_ROOM = 2_600_000
+"""Bytes for all pictures of a page, which is to stay below 5 MB with its tables and data."""
 
 
 def load(path: str | Path) -> list[Record]:
@@ -83,7 +85,7 @@ def check_formats(formats: Iterable[str]) -> tuple[str, ...]:
     Raises
     ------
     ValueError
-        For a format other than html, json, csv.
+        For a format other than html, json, csv, tex.
     """
     chosen = tuple(dict.fromkeys(formats))
     for f in chosen:
@@ -93,12 +95,12 @@ def check_formats(formats: Iterable[str]) -> tuple[str, ...]:
 
 
 def write(records: Sequence[Record], out: str | Path, formats: Iterable[str] = ("html",)) -> list[Path]:
-    """Write ``report.html``, ``summary.json`` and CSV tables into the folder ``out``.
+    """Write ``report.html``, ``summary.json``, CSV tables and ``tables.tex`` into the folder ``out``.
 
     Raises
     ------
     ValueError
-        For a format other than html, json, csv.
+        For a format other than html, json, csv, tex.
     """
     chosen = check_formats(formats)
     folder = Path(out)
@@ -117,6 +119,8 @@ def write(records: Sequence[Record], out: str | Path, formats: Iterable[str] = (
             rows = [page.flat(r) for r in of(records, kind)]
             if rows:
                 written.append(_write(folder / f"{name}.csv", page.to_csv(rows)))
+    if "tex" in chosen:
+        written.append(_write(folder / "tables.tex", latex.document(records)))
     return written
 
 
@@ -163,6 +167,10 @@ def render(records: Sequence[Record]) -> str:
     """The page as text."""
     environment, css = _environment()
     run, rows = _run(records), claim_table(records)
+    views = [page.suite_view(records, s) for s in suites(records)]
+    page.fit(views, _ROOM)
+    for view in views:
+        view["claims"] = page.claim_views([r for r in rows if r.suite == view["suite"]])
     return environment.get_template("report.html").render(
         run=run,
         css=css,
@@ -172,8 +180,8 @@ def render(records: Sequence[Record]) -> str:
         lead=page.lead(records, run),
         facts=page.facts(records),
         claims=page.claim_views(rows),
-        suites=[page.suite_view(records, s) for s in suites(records)],
-        methods=page.methods(records, run),
+        suites=views,
+        methods=methods(records, run),
     )
 
 

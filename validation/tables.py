@@ -10,7 +10,7 @@ from typing import Any, Literal
 from validation.claims import is_vacuous
 from validation.results import Geometry, Measured, Misalignment, Training
 
-_MOST = 400
+_MOST = 200
 """Rows shown on the page; the CSV download always has all of them."""
 
 

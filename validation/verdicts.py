@@ -23,7 +23,9 @@ from validation.claims import (
     RANGE,
     ClaimRow,
     Outcome,
+    final,
     group,
+    held_out,
     holm,
     is_covered,
     is_exact,
@@ -32,7 +34,9 @@ from validation.claims import (
     seed_count,
     suites,
 )
+from validation.parts import part
 from validation.results import Geometry, Measured, Misalignment, Record, Training
+from validation.training_trends import training_rows
 from validation.trends import falls_with_units, falls_with_width, width_up
 
 
@@ -40,17 +44,22 @@ def claim_table(records: Sequence[Record]) -> list[ClaimRow]:
     """Every claim in every suite that has records for it, claims in the order of :data:`CLAIMS`."""
     rows: list[ClaimRow] = []
     for suite in suites(records):
-        cells = [r for r in of(records, Misalignment) if r.suite == suite]
-        geometry = [r for r in of(records, Geometry) if r.suite == suite]
-        training = [r for r in of(records, Training) if r.suite == suite]
-        rows += _bound_rows(suite, cells)
+        counted = [r for r in of(records, Misalignment) if r.suite == suite]
+        cells = held_out(final(counted))
+        geometry = final(r for r in of(records, Geometry) if r.suite == suite)
+        training = final(r for r in of(records, Training) if r.suite == suite)
+        rows += _bound_rows(suite, counted)  # the bounds cover every step and every pair of samples
         rows += _follow_row(suite, cells)
         rows += falls_with_units(suite, cells)
         if training:  # width means the width of a trained network; a law has only a dimension
             rows += falls_with_width(suite, cells, training)
             rows += width_up(suite, geometry, training)
-    order = list(CLAIMS)
-    return sorted(rows, key=lambda row: order.index(row.claim))
+            points = [r for r in of(records, Geometry) if r.suite == suite]
+            trained = [r for r in of(records, Training) if r.suite == suite]
+            rows += training_rows(suite, counted, points, trained)
+        rows += part(suite, "claim_rows", records)
+    order = {claim: i for i, claim in enumerate(CLAIMS)}
+    return sorted(rows, key=lambda row: order.get(row.claim, len(order)))
 
 
 # -- the bounds themselves ---------------------------------------------------------------------------------
@@ -98,12 +107,27 @@ _SCOPES = {
 }
 
 
+_PAIRS = {
+    "train-test": "training units against held-out units (two laws)",
+    "train-train": "training units on both sides",
+}
+
+
+def _scope(cell: Misalignment) -> str:
+    """Which cells a row is about: how units were drawn, from which samples, at which point of training."""
+    text = _SCOPES[cell.bound_source, cell.protocol]
+    text += f"; {_PAIRS[cell.pair]}" if cell.pair in _PAIRS else ""
+    return text + ("" if cell.step is None else "; along the training")
+
+
 def _bound_rows(suite: str, cells: Sequence[Misalignment]) -> list[ClaimRow]:
     rows: list[ClaimRow] = []
     exact = [c for c in cells if is_exact(c) and c.B_exact.value is not None]
-    for members in group(exact, lambda c: (c.bound_source, c.protocol)).values():
+    for members in group(exact, lambda c: (c.bound_source, c.protocol, c.pair, c.step is None)).values():
         rows.append(_exact_row(suite, members))
-        if is_covered(members[0]):  # the iid formula B_align is no theorem for draws without replacement
+        two_laws = members[0].pair == "train-test"  # has no d_align
+        # the iid formula B_align is no theorem for draws without replacement
+        if is_covered(members[0]) and not two_laws:
             ordered = [c for c in members if c.B_align.value is not None]
             rows += [_align_row(suite, ordered)] if ordered else []
     return rows
@@ -116,7 +140,7 @@ def _exact_row(suite: str, cells: Sequence[Misalignment]) -> ClaimRow:
         "cantelli",
         CLAIMS["cantelli"],
         suite,
-        _SCOPES[cells[0].bound_source, cells[0].protocol],
+        _scope(cells[0]),
         verdict,
         "cells",
         **counts,
@@ -145,7 +169,7 @@ def _align_row(suite: str, cells: Sequence[Misalignment]) -> ClaimRow:
         "align",
         CLAIMS["align"],
         suite,
-        _SCOPES[cells[0].bound_source, cells[0].protocol],
+        _scope(cells[0]),
         verdict,
         "cells",
         **counts,
