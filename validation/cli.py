@@ -96,7 +96,7 @@ def cli() -> None:
     metavar="NAME[,NAME...]",
     default=("html",),
     show_default=True,
-    help="html, json, csv.",
+    help="html, json, csv, tex.",
 )
 @click.option("--open/--no-open", "open_", default=False, help="Show the report in the browser afterwards.")
 @click.option(
@@ -185,6 +185,7 @@ def _only_model(
 
 @cli.command()
 @click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("other", type=click.Path(path_type=Path), required=False)
 @click.option(
     "--out", type=click.Path(path_type=Path), help="HTML file to write. [default: FOLDER/report.html]"
 )
@@ -196,31 +197,83 @@ def _only_model(
     metavar="NAME[,NAME...]",
     default=("html",),
     show_default=True,
-    help="html, json, csv.",
+    help="html, json, csv, tex.",
 )
 @click.option("--open/--no-open", "open_", default=False, help="Show the report in the browser afterwards.")
 @common
-def report(folder: Path, out: Path | None, formats: tuple[str, ...], open_: bool, as_json: bool) -> None:
-    """Build the report again from the results stored in FOLDER; nothing is measured."""
+def report(
+    folder: Path,
+    other: Path | None,
+    out: Path | None,
+    formats: tuple[str, ...],
+    open_: bool,
+    as_json: bool,
+) -> None:
+    """Build the report again from the results stored in FOLDER; nothing is measured.
+
+    With a second folder, OTHER, write one page that compares the two runs: FOLDER is A, OTHER is B.
+    """
     from validation import report as page
     from validation.outputs import check_file, check_folder
 
     page.check_formats(formats)
+    if other is not None:
+        _compare(folder, other, out, formats, open_, as_json)
+        return
     target = folder if folder.is_dir() else folder.parent
     check_file("--out", out, "report.html")
     if folder.exists() and (out is None or set(formats) - {"html"}):
         check_folder("FOLDER", target)
+    records = _load(folder)
+    written = page.write(records, target, [f for f in formats if f != "html" or out is None])
+    if out is not None:
+        written.append(page.build(records, out))
+    _conclude(records, written, as_json)
+    if open_:
+        _open(written)
+
+
+def _load(folder: Path) -> Any:
+    from validation import report as page
+
     try:
-        records = page.load(folder)
+        return page.load(folder)
     except UnicodeDecodeError as error:
         raise ValueError(
             f"path={str(folder)!r}: the results are not UTF-8 text (byte {error.start}): no run wrote "
             "them so; repeat `certify validate` in another folder"
         ) from error
-    written = page.write(records, target, [f for f in formats if f != "html" or out is None])
-    if out is not None:
-        written.append(page.build(records, out))
-    _conclude(records, written, as_json)
+
+
+def _compare(
+    a: Path, b: Path, out: Path | None, formats: tuple[str, ...], open_: bool, as_json: bool
+) -> None:
+    """Write the page on two runs, or print the comparison as JSON."""
+    from validation import compare
+    from validation import report as page
+    from validation.outputs import check_file
+
+    if set(formats) - {"html", "json"}:
+        raise ValueError(
+            f"--format={','.join(formats)}: a comparison is written as html; --json prints it as JSON"
+        )
+    target = out or Path("comparison.html")
+    check_file("--out", target, "comparison.html")
+    first, second = _load(a), _load(b)
+    found = compare.compare(first, second)
+    written = [page.comparison_page(first, second, target)]
+    if as_json:
+        say_json({**compare.to_dict(found), "written": [str(p) for p in written]})
+    else:
+        changed = [v for v in found.verdicts if v["a"] != v["b"]]
+        click.echo(f"{found.identical} of {found.matched} matched records are identical bit for bit")
+        click.echo(f"only in A: {len(found.only_a)}; only in B: {len(found.only_b)}")
+        for reason in found.shared:
+            click.echo(f"not independent: {reason}")
+        click.echo(f"{len(changed)} of {len(found.verdicts)} verdicts differ")
+        for v in changed:
+            click.echo(f"  {v['claim']}, {v['suite']}, {v['scope']}: {v['a']} -> {v['b']}")
+        click.echo(f"wrote {written[0]}")
     if open_:
         _open(written)
 
