@@ -107,10 +107,10 @@ def train_side(
         interval, jensen = linearised_rademacher(rows, f.radius, level, f.signs, unit=f.unit_name)
         linear = Constant(
             "R_M linearised",
-            interval.high,
+            min(interval.high, jensen),
             "estimated",
-            "upper limit over signs of r E|sum sigma_i q_i|/M on this sample; linear in the block, remainder "
-            f"neglected (closed-form upper bound {jensen:.4g})",
+            "upper limit of r E|sum sigma_i q_i|/M on this sample, the smaller of that from drawn signs and "
+            "the closed form r sqrt(sum |q_i|^2)/M; linear in the block, remainder neglected",
             interval,
         )
     else:

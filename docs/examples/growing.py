@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 import time
 from pathlib import Path
 
@@ -32,6 +33,15 @@ def batches(data: ImageSet, indices: np.ndarray, size: int = 100) -> list:
     """The images at these indices as a list of (images, labels)."""
     part = data.take(indices)
     return [(part.images[i : i + size], part.labels[i : i + size]) for i in range(0, len(part), size)]
+
+
+def wrapped(text: str, width: int = 100) -> str:
+    """Long lines broken, with what follows indented."""
+    lines = []
+    for line in text.splitlines():
+        indent = line[: len(line) - len(line.lstrip())]
+        lines.append(textwrap.fill(line, width, subsequent_indent=indent + "  " if indent else ""))
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -83,7 +93,7 @@ def main() -> None:
         steps=options.steps,
         generator=options.seed,
     )
-    print(result.explain())
+    print(wrapped(result.explain()))
     print(f"\n{time.perf_counter() - began:.0f} s")
     if options.json:
         options.json.write_text(json.dumps(json.loads(result.to_json()), indent=1))
