@@ -25,6 +25,8 @@ from validation.depth_fit import Comparison
 from validation.results import Diagonality, Geometry, Measured, Record, Training
 from validation.trends import slope
 
+Series = list[tuple[tuple[str, int, str, str], list[Geometry]]]
+
 NEAR = 0.1
 """Off-diagonal share up to which a covariance counts as nearly diagonal."""
 DELTA = 0.05
@@ -92,6 +94,14 @@ def decay(members: Sequence[Geometry]) -> Comparison | None:
     return _compared(tuple(points)) if len(points) >= 4 and len({p[0] for p in points}) > 1 else None
 
 
+def by_family(records: Sequence[Record]) -> list[tuple[str, str, Series]]:
+    """Series of one family and one way of reducing positions: (family, positions, series)."""
+    out: dict[tuple[str, str], Series] = {}
+    for key, members in series(records).items():
+        out.setdefault((key[0], key[3]), []).append((key, members))
+    return [(name, positions, items) for (name, positions), items in out.items()]
+
+
 def claim_rows(records: Sequence[Record]) -> list[ClaimRow]:
     """All rows of the suite "depth"."""
     rows: list[ClaimRow] = []
@@ -130,10 +140,10 @@ def _near_diagonal(points: Sequence[Diagonality]) -> ClaimRow:
     why = "no share exists"
     if middle is not None:
         why = (
-            f"median point: {_p(middle.share.value)} of the energy is off the diagonal (limit {_p(NEAR)}); its "
-            f"sample covariance shows {_p(middle.plug_in)}, {_p(middle.null_permuted)} would be shown without "
-            f"any dependence and {_p(middle.null_signs)} with unequal units alone; a random basis has "
-            f"{_p(middle.random_basis)}"
+            f"median point: {_p(middle.share.value)} of the energy is off the diagonal (limit {_p(NEAR)}); "
+            f"its sample covariance shows {_p(middle.plug_in)}, {_p(middle.null_permuted)} would be shown "
+            f"without any dependence and {_p(middle.null_signs)} with unequal units alone; a random basis "
+            f"has {_p(middle.random_basis)}"
         )
         if middle.relative_entry is not None:
             why += f"; a typical off-diagonal entry is {_p(middle.relative_entry)} of a diagonal one"
@@ -166,8 +176,7 @@ def _p(value: float | None) -> str:
 
 def _decay_rows(records: Sequence[Record]) -> list[ClaimRow]:
     rows: list[ClaimRow] = []
-    by = group(series(records).items(), lambda item: (item[0][0], item[0][3]))
-    for (name, positions), items in by.items():  # type: ignore[misc]
+    for name, positions, items in by_family(records):
         signal, law = [0, 0, 0], [0, 0, 0]
         rates, chosen = [], []
         members: list[Geometry] = []
@@ -183,7 +192,7 @@ def _decay_rows(records: Sequence[Record]) -> list[ClaimRow]:
                 if g.m2.value is not None and standard_error(g.m2, g.n)
             ]
             x, y, e = zip(*points, strict=True)
-            wide = depth_fit.fit(x, y, e, "power", confidence=1 - (1 - CONFIDENCE) / level).rate  # type: ignore[arg-type]
+            wide = depth_fit.fit(x, y, e, "power", confidence=1 - (1 - CONFIDENCE) / level).rate
             low, high = (None, None) if wide is None else (wide.low, wide.high)
             signal[0 if low is not None and low > 0 else 2 if high is not None and high < 0 else 1] += 1
             preferred = compared.preferred
@@ -196,8 +205,8 @@ def _decay_rows(records: Sequence[Record]) -> list[ClaimRow]:
             continue
         undetected = sum(not g.detected for g in members)
         middle = sorted(rates, key=lambda r: r.value or 0.0)[len(rates) // 2]
-        label = f"{FAMILIES.get(str(name), str(name))} by depth, positions {positions}"
-        depths = sorted({blocks(g.depth, str(name)) for g in members})
+        label = f"{FAMILIES.get(name, name)} by depth, positions {positions}"
+        depths = sorted({blocks(g.depth, name) for g in members})
         remark = f"{depths[0]} to {depths[-1]} blocks; signal not detected in {undetected} of {len(members)}"
         verdict: Outcome = "fails" if signal[2] else "holds" if signal[0] and not signal[1] else "undecided"
         common = {
@@ -261,8 +270,7 @@ def required_units(g: Geometry) -> float | None:
 
 def _deepest(records: Sequence[Record]) -> list[ClaimRow]:
     rows: list[ClaimRow] = []
-    by = group(series(records).items(), lambda item: (item[0][0], item[0][3]))
-    for (name, positions), items in by.items():  # type: ignore[misc]
+    for name, positions, items in by_family(records):
         members = [g for _, found in items for g in found]
         x, y, networks = [], [], 0
         lost = 0
@@ -273,7 +281,7 @@ def _deepest(records: Sequence[Record]) -> list[ClaimRow]:
                 lost += 1
                 continue
             # width is taken out by a mean per width below
-            x.append((cell[0].width, math.log(blocks(cell[0].depth, str(name)))))
+            x.append((cell[0].width, math.log(blocks(cell[0].depth, name))))
             y.append(float(np.mean([math.log(v) for v in values if v is not None])))
         if len(y) < 3:
             continue
@@ -296,7 +304,7 @@ def _deepest(records: Sequence[Record]) -> list[ClaimRow]:
         rows.append(
             _row(
                 "deepest",
-                f"{FAMILIES.get(str(name), str(name))}, positions {positions}: units M = K for 5 %",
+                f"{FAMILIES.get(name, name)}, positions {positions}: units M = K for 5 %",
                 verdict,
                 (int(verdict == "holds"), int(verdict == "undecided"), int(verdict == "fails")),
                 counted="trends",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from validation.claims import group, of
 from validation.depth_claims import (
     FAMILIES,
     blocks,
+    by_family,
     claim_rows,
     decay,
     family,
@@ -54,14 +56,14 @@ def _mark(
 
 def signal(records: Sequence[Record], id: str) -> Figure | None:
     """|mu|^2 against the number of blocks, with both decay laws."""
-    found = series(records)
-    panels, rows = [], []
-    for (name, positions), items in group(found.items(), lambda i: (i[0][0], i[0][3])).items():  # type: ignore[misc]
+    panels: list[Panel] = []
+    rows: list[dict[str, Any]] = []
+    for name, positions, items in by_family(records):
         members = [g for _, ms in items for g in ms]
         values = [g.m2.value for g in members if g.m2.value is not None and g.m2.value > 0]
         if not values:
             continue
-        xs = sorted({blocks(g.depth, str(name)) for g in members})
+        xs = sorted({blocks(g.depth, name) for g in members})
         canvas = Canvas(x_title="residual blocks", y_title="|μ|²", margin=90)
         canvas.log_x_at([float(x) for x in xs])
         low, high = min(values) / 3, max(values) * 2.5
@@ -78,7 +80,7 @@ def signal(records: Sequence[Record], id: str) -> Figure | None:
             shift = 1 + 0.02 * (widths.index(key[1]) - (len(widths) - 1) / 2)
             for g in ms:
                 y = g.m2.value
-                x = blocks(g.depth, str(name)) * shift
+                x = blocks(g.depth, name) * shift
                 if y is not None and y > low:
                     _mark(canvas, x, y, g.m2.low, g.m2.high, colour, marker)
                 else:  # zero or negative: an arrow at the foot
@@ -88,7 +90,7 @@ def signal(records: Sequence[Record], id: str) -> Figure | None:
             if compared is not None:
                 power = compared.fits["power"]
                 p = power.rate.value if power.rate and power.rate.value is not None else 0.0
-                bs = [float(blocks(g.depth, str(name))) for g in ms]
+                bs = [float(blocks(g.depth, name)) for g in ms]
                 grid_x = np.geomspace(min(bs), max(bs), 30)
                 curve = power.scale * np.exp(-2 * p * (np.log(grid_x) - np.log(bs).mean()))
                 canvas.ax.plot(grid_x, curve, color=colour, linestyle=dash, linewidth=1.2)
@@ -96,17 +98,17 @@ def signal(records: Sequence[Record], id: str) -> Figure | None:
                     (float(curve[-1]), f"{key[1]} {key[2]}" if len(stages) > 1 else f"width {key[1]}", colour)
                 )
         canvas.labels_right(wishes)
-        title = f"{FAMILIES.get(str(name), str(name))}, positions {positions}"
+        title = f"{FAMILIES.get(name, name)}, positions {positions}"
         alt = f"{title}: squared signal norm at {len(members)} places against {xs[0]} to {xs[-1]} blocks."
         panels.append(Panel(title, canvas.svg(f"{id}-{len(panels)}", alt)))
     if not panels:
         return None
     caption = (
         "What to see: whether the signal falls from left to right. Points are trained networks with 95 % "
-        "intervals (unbiased |μ|², jackknife), colours are widths, markers are insertion points that networks "
-        "of every depth have (ends of stages, or the last layer). Lines are power laws fitted to all estimates "
-        "by maximum likelihood; arrows at the foot are estimates that are zero, negative or below the axis, "
-        "which the fits use as they are."
+        "intervals (unbiased |μ|², jackknife), colours are widths, markers are insertion points that "
+        "networks of every depth have (ends of stages, or the last layer). Lines are power laws fitted to "
+        "all estimates by maximum likelihood; arrows at the foot are estimates that are zero, negative or "
+        "below the axis, which the fits use as they are."
     )
     return Figure(id, "First-order signal against depth", caption, tuple(panels), tuple(rows))
 
@@ -122,8 +124,10 @@ def _signal_row(g: Geometry, key: tuple[str, int, str, str]) -> dict[str, object
 
 def diagonality(points: Sequence[Diagonality], id: str) -> Figure | None:
     """Off-diagonal share against position in the network, with its references."""
-    panels, rows = [], []
-    for (name, positions), members in group(points, lambda d: (family(d), d.positions)).items():  # type: ignore[misc]
+    panels: list[Panel] = []
+    rows: list[dict[str, Any]] = []
+    for members in group(points, lambda d: (family(d), d.positions)).values():
+        name, positions = family(members[0]), members[0].positions
         canvas = Canvas(
             x_title="position: share of the blocks before it", y_title="off-diagonal share", margin=104
         )
@@ -166,7 +170,7 @@ def diagonality(points: Sequence[Diagonality], id: str) -> Figure | None:
                 )
             ]
         )
-        title = f"{FAMILIES.get(str(name), str(name))}, positions {positions}"
+        title = f"{FAMILIES.get(name, name)}, positions {positions}"
         alt = f"{title}: off-diagonal share of {len(members)} covariances, with references."
         panels.append(Panel(title, canvas.svg(f"{id}-{len(panels)}", alt)))
         rows += [
@@ -182,17 +186,18 @@ def diagonality(points: Sequence[Diagonality], id: str) -> Figure | None:
     if not panels:
         return None
     caption = (
-        "What to see: how far points lie above the dashed line at 10 %, and whether below the triangles. Points "
-        "are unbiased shares of the covariance's squared entries that lie off the diagonal, with 95 % intervals. "
-        "Bars: the sample covariance itself; crosses: what it would show with all correlation removed by random "
-        "signs; triangles: the same spectrum in a random basis."
+        "What to see: how far points lie above the dashed line at 10 %, and whether below the triangles. "
+        "Points are unbiased shares of the covariance's squared entries that lie off the diagonal, with 95 % "
+        "intervals. Bars: the sample covariance itself; crosses: what it would show with all correlation "
+        "removed by random signs; triangles: the same spectrum in a random basis."
     )
     return Figure(id, "How diagonal the gradient covariance is", caption, tuple(panels), tuple(rows))
 
 
 def grid(training: Sequence[Training], id: str) -> Figure | None:
     """Test loss against depth, a line per width."""
-    panels, rows = [], []
+    panels: list[Panel] = []
+    rows: list[dict[str, Any]] = []
     for name, members in group(training, family).items():
         depths = sorted({t.depth for t in members})
         if len(depths) < 2:
@@ -245,9 +250,10 @@ def grid(training: Sequence[Training], id: str) -> Figure | None:
     if not panels:
         return None
     caption = (
-        "What to see: whether a line turns up to the right (depth without width hurts) and whether wider lines "
-        "do so later. Points are trained networks, one per seed, with 95 % intervals over held-out units; lines "
-        "join geometric means. Every network has the same training budget and learning-rate rule."
+        "What to see: whether a line turns up to the right (depth without width hurts) and whether wider "
+        "lines do so later. Points are trained networks, one per seed, with 95 % intervals over held-out "
+        "units; lines join geometric means. Every network has the same training budget and learning-rate "
+        "rule."
     )
     return Figure(id, "Test loss over the grid of depth and width", caption, tuple(panels), tuple(rows))
 
@@ -294,9 +300,9 @@ def tables(records: Sequence[Record], id: str) -> list[Table]:
             Column("preferred"),
         )
         note = (
-            "|μ| = c L^−p against c exp(−r L) over L residual blocks, maximum likelihood on the unbiased |μ|² with "
-            "their own errors and a relative spread between networks; 95 % profile intervals; Akaike weights. The "
-            "gain that is left beyond L is finite only for p > 1/2."
+            "|μ| = c L^−p against c exp(−r L) over L residual blocks, maximum likelihood on the unbiased "
+            "|μ|² with their own errors and a relative spread between networks; 95 % profile intervals; "
+            "Akaike weights. The gain that is left beyond L is finite only for p > 1/2."
         )
         made.append(
             Table(
@@ -311,7 +317,7 @@ def tables(records: Sequence[Record], id: str) -> list[Table]:
         )
     points = of(records, Diagonality)
     if points:
-        columns = (
+        heads = (
             Column("network"),
             Column("place"),
             Column("positions"),
@@ -344,15 +350,15 @@ def tables(records: Sequence[Record], id: str) -> list[Table]:
         )
         note = (
             "Unbiased shares may be negative. Permuted and signs: what the sample covariance would show with "
-            "all dependence, or all correlation, removed. Typical entry: off-diagonal over diagonal, root mean "
-            "squares."
+            "all dependence, or all correlation, removed. Typical entry: off-diagonal over diagonal, root "
+            "mean squares."
         )
         made.append(
             Table(
                 f"{id}-diagonality",
                 f"Diagonality ({len(points)} covariances)",
                 note,
-                columns,
+                heads,
                 cells[:400],
                 tuple(points),
             )

@@ -16,8 +16,9 @@ from validation.training import Network
 CONFIDENCE = measure.CONFIDENCE
 
 
-def records(network: Network) -> list[Record]:
-    """Training, geometry and diagonality of one network at its insertion points."""
+def records(network: Network, seed: int) -> list[Record]:
+    """Training, geometry and diagonality of one network at its insertion points; nothing here is random."""
+    del seed
     pools = gradients.obtain(network)
     found: list[Record] = [replace(measure.training_record(pools), suite="depth")]
     for (module, positions), Q in pools.by_place.items():

@@ -84,8 +84,8 @@ def _sign(cells: Sequence[Effect]) -> ClaimRow:
     verdict: Outcome = "fails" if counts[2] else "undecided" if counts[1] else "holds"
     wrong = sum(e.T <= 0 for e in cells)
     why = (
-        f"the sign agrees in {same} of {len(cells)} without regard to error; undecided where fewer units than "
-        f"needed were used; T was not positive in {wrong}"
+        f"the sign agrees in {same} of {len(cells)} without regard to error; undecided where the units are "
+        f"too few to tell; T was not positive in {wrong}"
     )
     return ClaimRow(
         "intervention",
@@ -94,7 +94,9 @@ def _sign(cells: Sequence[Effect]) -> ClaimRow:
         f"{_label(cells[0])}: sign on fresh units, step {100 * cells[0].fraction:g} %",
         verdict,
         "places × blocks",
-        *counts,
+        holds=counts[0],
+        undecided=counts[1],
+        violated=counts[2],
         effect_name="share with the predicted sign",
         effect=Measured(same / len(cells), None, None, CONFIDENCE, "counted"),
         n=_networks(cells),
@@ -148,7 +150,9 @@ def _size(small: Sequence[Effect], fresh: Sequence[Effect]) -> ClaimRow:
         f"{_label(small[0])}: size on fresh units, step {100 * small[0].fraction:g} %",
         verdict,
         "places × blocks",
-        *inside,
+        holds=inside[0],
+        undecided=inside[1],
+        violated=inside[2],
         effect_name="observed / predicted change",
         effect=effect,
         n=_networks(small),
@@ -177,14 +181,16 @@ def _jumpboard(claim: str, cells: Sequence[Effect]) -> ClaimRow:
         + ("the M units themselves" if cells[0].sample == "train" else "K fresh units"),
         verdict,
         "places × blocks",
-        *counts,
+        holds=counts[0],
+        undecided=counts[1],
+        violated=counts[2],
         effect_name="median change of the loss",
         effect=Measured(float(np.median(changes)), min(changes), max(changes), 1.0, RANGE),
         n=_networks(cells),
         n_name="trained networks",
         seeds=seed_count(cells),
         why=(
-            f"the loss goes down with certainty (family-wise) in {counts[0]} of {len(cells)} places and blocks, "
-            f"up in {counts[2]}; the rest is within its error"
+            f"the loss goes down with certainty (family-wise) in {counts[0]} of {len(cells)} places and "
+            f"blocks, up in {counts[2]}; the rest is within its error"
         ),
     )

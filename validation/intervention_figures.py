@@ -111,10 +111,11 @@ def ratio(effects: Sequence[Effect], id: str) -> Figure | None:
     first = fresh[0]
     caption = (
         "What to see: at small steps the points lie at 1 (first order is exact in the limit) and fall as the "
-        "step grows; below the dashed line the step made things worse. Shaded: the papers' 96 to 99 %. Points are "
-        "places and networks with 95 % intervals paired over fresh units (Fieller), hollow where T itself may be "
-        "0 and the ratio has no limit, arrows beyond the axis; lines join medians. A step is named by the share "
-        f"of the loss that the first order predicts for the M units; M = K = {first.M} for {first.unit}s."
+        "step grows; below the dashed line the step made things worse. Shaded: the papers' 96 to 99 %. "
+        "Points are places and networks with 95 % intervals paired over fresh units (Fieller), hollow where "
+        "T itself may be 0 and the ratio has no limit, arrows beyond the axis; lines join medians. A step is "
+        f"named by the share of the loss that the first order predicts for the M units; M = K = {first.M} "
+        f"for {first.unit}s."
     )
     return Figure(
         id, "Observed against predicted change of held-out loss", caption, tuple(panels), _rows(effects)
@@ -164,8 +165,9 @@ def change(effects: Sequence[Effect], id: str) -> Figure | None:
     if not panels:
         return None
     caption = (
-        "What to see: up to which step the improvement is certain, and that the M units improve more often than "
-        "fresh ones. Certain: the whole 95 % interval of the mean change, paired over units, lies on one side of 0."
+        "What to see: up to which step the improvement is certain, and whether the M units improve more "
+        "often than fresh ones. Certain: the whole 95 % interval of the mean change, paired over units, lies "
+        "on one side of 0."
     )
     return Figure(id, "Where a step is a certain improvement", caption, tuple(panels), tuple(rows))
 
@@ -198,8 +200,8 @@ def tables(records: Sequence[Record], id: str) -> list[Table]:
             (first.label, first.module, first.block, first.seed, first.M, first.T, first.ratio, step, change)
         )
     note = (
-        "Fresh units. The ratio is observed over predicted change; the largest certain step is the largest one "
-        "tried whose whole 95 % interval shows an improvement."
+        "Fresh units. The ratio is observed over predicted change; the largest certain step is the largest "
+        "one tried whose whole 95 % interval shows an improvement."
     )
     return [
         Table(

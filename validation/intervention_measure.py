@@ -22,8 +22,8 @@ from validation.training import Network
 
 CONFIDENCE = measure.CONFIDENCE
 
-# Fixed before any number was seen. A step is named by what the first order predicts for the M units: the share
-# of the loss that it would take away, so that networks and blocks of any scale are comparable.
+# Fixed before any number was seen. A step is named by what the first order predicts for the M units: the
+# share of the loss that it would take away, so that networks and blocks of any scale are comparable.
 FRACTIONS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 SMALL = 0.01
 """Fractions up to this one are "small" for the paper's 96-99 %."""

@@ -310,5 +310,5 @@ def _sources() -> list[Path]:
     """Files whose source decides the numbers: a run is not continued by other code."""
     packages = [p for module in (theory, certify) for p in Path(str(module.__file__)).parent.glob("*.py")]
     own = (cases, cifar, data, gradients, image_files, measure, models, prepare, resample, sets, training)
-    own += (depth_measure, intervention_measure)
-    return sorted([*packages, *(Path(str(module.__file__)) for module in own)])
+    suites = (depth_measure, intervention_measure)
+    return sorted([*packages, *(Path(str(module.__file__)) for module in (*own, *suites))])
