@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Sequence
 from typing import Any
 
 from validation.results import Record
 
-PARTS = {"intervention": "validation.intervention_figures", "depth": "validation.depth_figures"}
-"""Suite to module; each has ``figures(records, id)``, ``tables(records, id)`` and ``claim_rows(records)``."""
+PARTS = {
+    "intervention": ("validation.intervention_figures", "validation.intervention_claims"),
+    "depth": ("validation.depth_figures", "validation.depth_claims"),
+}
+"""Suite to its modules: ``figures(records, id)`` and ``tables(records, id)``, and ``claim_rows(records)``."""
 
 
 def part(suite: str, what: str, records: Sequence[Record], *arguments: Any) -> list[Any]:
@@ -19,10 +21,9 @@ def part(suite: str, what: str, records: Sequence[Record], *arguments: Any) -> l
     >>> part("gaussian", "claim_rows", [])
     []
     """
-    name = PARTS.get(suite)
-    if name is None or importlib.util.find_spec(name) is None:
+    if suite not in PARTS:
         return []
+    drawing, judging = PARTS[suite]
+    module = importlib.import_module(judging if what == "claim_rows" else drawing)
     mine = [r for r in records if getattr(r, "suite", None) == suite]
-    return [
-        made for made in getattr(importlib.import_module(name), what)(mine, *arguments) if made is not None
-    ]
+    return [made for made in getattr(module, what)(mine, *arguments) if made is not None]

@@ -26,6 +26,7 @@ __all__ = [
     "build",
     "certificates_page",
     "check_formats",
+    "comparison_page",
     "load",
     "render",
     "summary",
@@ -161,6 +162,28 @@ def certificates_page(certificates: Mapping[str, Any], model: str, data: str, no
             css=css, certificates=certificates, model=model, data=data, note=note
         )
     )
+
+
+_DIFFERENCES = 400
+
+
+def comparison_page(a: Sequence[Record], b: Sequence[Record], path: str | Path) -> Path:
+    """Write the page that compares two runs and return its path."""
+    from validation import compare
+
+    environment, css = _environment()
+    found = compare.compare(a, b)
+    made = [{**vars(f), "csv": page.download(f.id, f.rows)} for f in compare.figures(a, b)]
+    rows = [dataclasses.asdict(d) for d in found.differences]
+    text = environment.get_template("compare.html").render(
+        css=css,
+        c=found,
+        figures=made,
+        changed=sum(v["a"] != v["b"] for v in found.verdicts),
+        shown=_DIFFERENCES,
+        csv=page.download("differences", rows),
+    )
+    return _write(Path(path), text)
 
 
 def render(records: Sequence[Record]) -> str:
