@@ -207,9 +207,10 @@ def _sweep(
 
         def progress(done: int, total: int | None) -> None:
             nonlocal seen
+            expected = [n for n in (total, max_units) if n is not None]
             if seen == 0:
-                expected = [n for n in (total, max_units) if n is not None]
                 bars.start(min(expected, default=0), "Measuring gradients")
+            done = min([done, *expected])  # the last batch may hold more units than are wanted
             bars.advance(done - seen)
             seen = done
 
