@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import blas
+from scipy.linalg import blas, lapack
 
 from certify.sums import centred, scaled_mean
 from certify.ustatistics import Sums
@@ -128,3 +128,37 @@ def centred_gram(chunks: Sequence[NDArray[Any]], exponent: int) -> CentredGram:
         h += x @ shift[columns]
         triangle = blas.dsyrk(1.0, x.T, beta=1.0, c=triangle, trans=1, overwrite_c=1)
     return CentredGram(n, exponent, float(shift @ shift), h, triangle)
+
+
+def gram_coordinates(G: Array) -> Array:
+    r"""Rows X with X X^T = G: as many coordinates as the rank, in which lengths and angles are those of G.
+
+    Everything that depends on the gradients through dot products (all moments, dimensions and certificates)
+    is the same for X as for the rows that G was made from.  Pivoted Cholesky, errors of a few rounding steps
+    of the largest entry of G.
+
+    Parameters
+    ----------
+    G : symmetric positive semidefinite, (n, n), float64; the lower triangle is read.
+
+    Raises
+    ------
+    ValueError
+        If an entry is NaN or infinite.
+
+    Examples
+    --------
+    >>> Q = np.arange(15.0).reshape(3, 5) ** 2
+    >>> X = gram_coordinates(Q @ Q.T)
+    >>> X.shape, bool(np.allclose(X @ X.T, Q @ Q.T))
+    ((3, 3), True)
+    """
+    if not np.isfinite(G).all():
+        raise ValueError("G holds NaN or infinite entries: expected dot products of finite gradients")
+    n = len(G)
+    factor, pivots, rank, _ = lapack.dpstrf(
+        G, lower=1, tol=n * np.finfo(float).eps * float(G.diagonal().max())
+    )
+    rows = np.empty((n, max(int(rank), 1)))
+    rows[pivots - 1] = np.tril(factor)[:, : max(int(rank), 1)]
+    return rows
