@@ -1,12 +1,13 @@
-"""How often T = mu_M . g_K <= 0 when units are drawn from a pool of measured gradients.
+r"""How often T = mu_M . g_K <= 0 when units are drawn from a pool of measured gradients.
 
 A replicate is a pair of count vectors (w, v) over the pool, and T = w^T G v / (M K) with the Gram matrix G,
-so a replicate never needs a mean in d dimensions. Where d is below half the pool's size, (w^T Q) . (v^T Q)
-is cheaper and used instead. Either way a block of replicates is a matrix product.
+so a replicate never needs a mean in d dimensions. Gradients have few large directions: G is replaced by
+factors of low rank with a proven bound of what they leave out, and a block of replicates is two thin matrix
+products.
 
-Rounding cannot change a count: products are taken in float32, which is two to three times faster than
-float64, and every replicate whose \\|T\\| is not above a worst-case bound of the rounding error is taken
-again in float64. What is then still within float64's own bound is a tie, and ties are events.
+Neither the rank nor rounding can change a count: every replicate whose \|T\| is not above both bounds is
+taken again with all coordinates in float64. What is then still within float64's own bound is a tie, and
+ties are events.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from validation.results import Protocol
 
 _CHUNK_BYTES = 16 * 2**20
 """Memory for the counts of one block of replicates: enough rows for full speed of a matrix product."""
+_MOST_RANK = 256
+"""Largest rank of the factors that stand for a Gram matrix."""
 _LAW_BYTES = 2**20
 """Memory for one block of draws from a law: it stays in the processor's cache."""
 
@@ -74,7 +77,7 @@ class Pool:
         self.n, self.d = Q.shape
         self.norms = np.linalg.norm(self.Q, axis=1)
         self._gram: np.ndarray | None = None
-        self._factor32: np.ndarray | None = None
+        self._factors: _Factors | None = None
 
     @property
     def uses_gram(self) -> bool:
@@ -120,15 +123,10 @@ class Pool:
         return count_each([self], M, K, protocol=protocol, replicates=replicates, rng=rng)[0]
 
     def _signs(self, W: np.ndarray, V: np.ndarray) -> tuple[int, int]:
-        """Events and ties among the replicates with counts W, V of shape (rows, n), float32."""
-        if self._factor32 is None:
-            self._factor32 = (self.gram if self.uses_gram else self.Q).astype(np.float32)
-        spread = (W @ self.norms.astype(np.float32)) * (V @ self.norms.astype(np.float32))
-        if self.uses_gram:
-            T = np.einsum("ri,ri->r", W @ self._factor32, V)
-        else:
-            T = np.einsum("ri,ri->r", W @ self._factor32, V @ self._factor32)
-        return _decide(T, W, V, self, self, spread)
+        """Events and ties among the replicates with counts W, V of shape (rows, n), float64."""
+        if self._factors is None:
+            self._factors = _factors(self, self)
+        return _decide(self._factors, W, V, self, self)
 
 
 class PoolPair:
@@ -147,38 +145,78 @@ class PoolPair:
         if first.d != second.d:
             raise ValueError(f"d={second.d}: expected d={first.d} as in the first pool")
         self.first, self.second = first, second
-        self._cross32: np.ndarray | None = None
-
-    @property
-    def uses_gram(self) -> bool:
-        """Whether the cross Gram matrix is cheaper than the two factors."""
-        n, m = self.first.n, self.second.n
-        return n * m < (n + m) * self.first.d
+        self._factors: _Factors | None = None
 
     def _signs(self, W: np.ndarray, V: np.ndarray) -> tuple[int, int]:
-        one, two = self.first, self.second
-        left, right = W @ one.norms.astype(np.float32), V @ two.norms.astype(np.float32)
-        if self.uses_gram:
-            if self._cross32 is None:
-                self._cross32 = (one.Q @ two.Q.T).astype(np.float32)
-            T = np.einsum("ri,ri->r", W @ self._cross32, V)
-        else:
-            T = np.einsum("rd,rd->r", W @ one.Q.astype(np.float32), V @ two.Q.astype(np.float32))
-        return _decide(T, W, V, one, two, left * right)
+        if self._factors is None:
+            self._factors = _factors(self.first, self.second)
+        return _decide(self._factors, W, V, self.first, self.second)
 
 
-def _decide(
-    T: np.ndarray, W: np.ndarray, V: np.ndarray, one: Pool, two: Pool, spread: np.ndarray
-) -> tuple[int, int]:
-    """Events and ties: signs of float32's ``T`` where they are certain, else taken again in float64."""
-    # Higham, "Accuracy and stability", 3.5: a product of inner dimension n errs by gamma_n |A||B| at
-    # most, whatever the order of its sums, and |q_i . q_j| <= |q_i| |q_j|. The terms count roundings of
-    # factor, sum and dot product.
-    steps = one.n + two.n + one.d + 8
-    unclear = ~(np.abs(T) > _gamma(steps, np.float32) * spread + np.finfo(np.float32).tiny)
+@dataclass(frozen=True)
+class _Factors:
+    """Q_1 Q_2^T = left right^T + E with the spectral norm of E at most ``error``."""
+
+    left: np.ndarray
+    right: np.ndarray
+    error: float
+    rounding: float
+    """Bound of the rounding error of w^T left right^T v, over |w| |v|."""
+
+
+def _factors(one: Pool, two: Pool) -> _Factors:
+    r"""Factors of low rank where they lose little: gradients of trained networks have few large directions.
+
+    The range is found by a randomised subspace iteration (Halko, Martinsson, Tropp 2011, algorithm 4.4) and
+    its error is bounded by \|E\|_2 <= \|E^T E\|_F^(1/2), whatever the random directions were. The rank is
+    the smallest whose error is below 1/4 of the noise of T, so that few replicates need a second look.
+    """
+    exact = _Factors(one.Q, two.Q, 0.0, 0.0)
+    if one.d <= _MOST_RANK // 2:
+        return _rounded(exact)
+    G = one.gram if one is two else one.Q @ two.Q.T
+    size = float(np.linalg.norm(G))
+    shortest = min(G.shape)
+    if shortest > _MOST_RANK // 2 and size > 0:
+        directions = np.random.default_rng(0).standard_normal((G.shape[1], min(_MOST_RANK, shortest // 2)))
+        basis = np.linalg.qr(G @ directions)[0]
+        basis = np.linalg.qr(G @ (G.T @ basis))[0]
+        U, s, Vt = np.linalg.svd(basis.T @ G, full_matrices=False)
+        E = G - (basis @ (U * s)) @ Vt
+        error = math.sqrt(float(np.linalg.norm(E.T @ E))) * (1 + 1e-6)
+        left_out = np.append(s[1:], 0.0) + error
+        few = np.flatnonzero(left_out * math.sqrt(G.shape[0] * G.shape[1]) * 4 <= size)
+        if len(few):
+            r = int(few[0]) + 1
+            return _rounded(
+                _Factors(basis @ (U[:, :r] * s[:r]), Vt[:r].T.copy(), float(left_out[r - 1]), 0.0)
+            )
+    if one.d <= shortest // 2:
+        return _rounded(exact)
+    return _rounded(_Factors(G, np.eye(0), 0.0, 0.0))
+
+
+def _rounded(f: _Factors) -> _Factors:
+    steps = len(f.left) + len(f.right) + f.left.shape[1] + 8
+    norms = float(np.linalg.norm(f.left)) * (float(np.linalg.norm(f.right)) if f.right.size else 1.0)
+    return _Factors(f.left, f.right, f.error, 2 * _gamma(steps, np.float64) * norms)
+
+
+def _decide(f: _Factors, W: np.ndarray, V: np.ndarray, one: Pool, two: Pool) -> tuple[int, int]:
+    r"""Events and ties: the sign of the factors' T where it is certain, else that of all coordinates.
+
+    Higham, "Accuracy and stability", 3.5: a product of inner dimension n errs by gamma_n \|A\|\|B\| at most,
+    whatever the order of its sums, and \|q_i . q_j\| <= \|q_i\| \|q_j\|. The terms count roundings of factor,
+    sum and dot product.
+    """
+    right = V @ f.right if f.right.size else V
+    T = np.einsum("rk,rk->r", W @ f.left, right)
+    lengths = np.sqrt(np.einsum("ri,ri->r", W, W) * np.einsum("ri,ri->r", V, V))
+    unclear = ~(np.abs(T) > (f.error + f.rounding) * lengths * (1 + 1e-9))
     events, ties = int(((T <= 0) & ~unclear).sum()), 0
     if unclear.any():
-        w, v = W[unclear].astype(np.float64), V[unclear].astype(np.float64)
+        steps = one.n + two.n + one.d + 8
+        w, v = W[unclear], V[unclear]
         exact = np.einsum("rd,rd->r", w @ one.Q, v @ two.Q)
         tie = np.abs(exact) <= _gamma(steps, np.float64) * (w @ one.norms) * (v @ two.norms)
         events += int((tie | (exact <= 0)).sum())
@@ -196,7 +234,7 @@ def count_pairs(
     if any((p.first.n, p.second.n) != (n, m) for p in pairs):
         raise ValueError("pairs of different sizes: expected views of the same units")
     for_w, for_v = np.random.default_rng(rng).spawn(2)
-    rows = max(1, min(replicates, _CHUNK_BYTES // (4 * (n + m))))
+    rows = max(1, min(replicates, _CHUNK_BYTES // (8 * (n + m))))
     events, ties = np.zeros(len(pairs), dtype=int), np.zeros(len(pairs), dtype=int)
     for start in range(0, replicates, rows):
         block = min(rows, replicates - start)
@@ -266,10 +304,10 @@ def count_each(
 
 
 def _counts(draws: np.ndarray, n: int) -> np.ndarray:
-    """How often each of n units occurs in each row, float32 (exact: counts stay below 2^24)."""
+    """How often each of n units occurs in each row, float64."""
     rows = len(draws)
     flat = (draws + np.arange(rows)[:, None] * n).ravel()
-    return np.bincount(flat, minlength=rows * n).astype(np.float32).reshape(rows, n)
+    return np.bincount(flat, minlength=rows * n).astype(np.float64).reshape(rows, n)
 
 
 def law_events(law: Law, M: int, K: int, *, replicates: int, rng: np.random.Generator | int) -> Events:

@@ -57,6 +57,29 @@ def test_neox_is_causal_and_has_no_dropout() -> None:
     assert dict(model.named_modules()).keys() >= set(models.neox_layers(model))
 
 
+def test_llama_is_causal_gated_and_seeded() -> None:
+    before = torch.random.get_rng_state()
+    model, again = (models.llama(32, 2, length=16, seed=0).train() for _ in range(2))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+    tokens = torch.arange(16)[None]
+    out = model(input_ids=tokens).logits
+    assert out.shape == (1, 16, 256)
+    changed = tokens.clone()
+    changed[0, 10] = 200
+    assert torch.allclose(model(input_ids=changed).logits[0, :10], out[0, :10], atol=1e-6)
+    assert not torch.allclose(model(input_ids=changed).logits[0, 10:], out[0, 10:], atol=1e-3)
+    modules = dict(model.named_modules())
+    assert modules.keys() >= set(models.llama_layers(model))
+    assert {"LlamaRMSNorm", "LlamaRotaryEmbedding"} <= {type(m).__name__ for m in modules.values()}
+    assert modules["model.layers.0.mlp.gate_proj"].weight.shape == (80, 32)  # 8/3 of the width
+
+
+def test_impossible_llama_is_refused() -> None:
+    with pytest.raises(ValueError, match="width=40: expected a positive multiple of 16"):
+        models.llama(40, 1, length=8, seed=0)
+
+
 def test_block_names() -> None:
     assert models.resnet_blocks(models.resnet(20, 0.25, seed=0)) == [
         f"layer{stage}.{block}" for stage in (1, 2, 3) for block in (0, 1, 2)

@@ -214,3 +214,56 @@ def test_bad_requests_are_refused(M: int, K: int, protocol: str, replicates: int
 def test_all_zero_gradients_are_all_ties() -> None:
     e = Pool(np.zeros((4, 3))).count(1, 1, protocol="with_replacement", replicates=50, rng=0)
     assert (e.events, e.ties) == (50, 50)
+
+
+def test_low_rank_factors_change_no_count() -> None:
+    """A pool with a few large directions: fewer coordinates, the same counts as with all of them."""
+    rng = np.random.default_rng(0)
+    Q = (rng.standard_normal((300, 280)) + 0.02) * np.exp(-np.arange(280) / 8)
+    fast, slow = Pool(Q), Pool(Q)
+    slow._factors = resample._Factors(slow.Q, slow.Q, 0.0, 1e-9)
+    for M in (1, 20, 200):
+        a, b = (p.count(M, M, protocol="with_replacement", replicates=1500, rng=M) for p in (fast, slow))
+        assert a == b
+        assert 0 < a.events < a.trials
+    assert fast._factors is not None
+    assert fast._factors.left.shape[1] < 100
+    left_out = fast.gram - fast._factors.left @ fast._factors.right.T
+    assert 0 < np.linalg.norm(left_out, 2) <= fast._factors.error
+
+
+def test_pairs_of_pools_agree_with_enumeration() -> None:
+    """M units of one pool, K of another, against all equally likely draws; and a false claim is noticed."""
+    one, two = [[1, 2], [-1, 1], [2, -1]], [[1, 0], [-2, 1], [1, 1], [0, -1]]
+    for M, K in ((1, 1), (2, 1), (1, 3)):
+        pair = resample.PoolPair(Pool(np.array(one, float)), Pool(np.array(two, float)))
+        e = resample.count_pairs([pair], M, K, replicates=40_000, rng=M)[0]
+        p = np.mean(
+            [
+                np.sum(w, axis=0) @ np.sum(v, axis=0) <= 0
+                for w in itertools.product(one, repeat=M)
+                for v in itertools.product(two, repeat=K)
+            ]
+        )
+        assert _agrees(e, float(p))
+        assert not _agrees(e, float(p) - 0.03)
+
+
+def test_two_pool_moments_match_enumeration_exactly() -> None:
+    from validation.measure import two_pool_moments
+
+    one, two = [[1, 2], [-1, 1], [2, 3]], [[1, 0], [2, 1], [1, 1], [0, -1]]
+    M, K = 2, 3
+    values = [
+        Fraction(int(np.sum(w, axis=0) @ np.sum(v, axis=0)), M * K)
+        for w in itertools.product(one, repeat=M)
+        for v in itertools.product(two, repeat=K)
+    ]
+    mean = sum(values) / len(values)
+    V = sum(x * x for x in values) / len(values) - mean**2
+    exact, align = two_pool_moments(np.array(one, float), np.array(two, float)).bounds(M, K)
+    assert exact.value == pytest.approx(float(V / (V + mean**2)), rel=1e-12)
+    assert align.value is not None
+    assert align.value >= exact.value  # type: ignore[operator]
+    against = two_pool_moments(np.array(one, float), -np.array(two, float)).bounds(M, K)
+    assert (against[0].value, against[1].value) == (None, None)  # E T < 0: Cantelli claims nothing

@@ -87,10 +87,13 @@ def test_records_of_every_kind_and_the_planned_number(uninterrupted: Path) -> No
     records = store.read(uninterrupted.parent)
     assert isinstance(records[0], Run)
     assert len(_of(records, Run)) == 1
-    assert len(_of(records, Training)) == 3
-    assert len(_of(records, Geometry)) == 1 + 2 * 6 + 1
+    assert len(_of(records, Training)) == 4 + 4  # at the end, and at steps 0, 1, 2, 4 of the NeoX
+    assert len(_of(records, Geometry)) == 1 + 2 * 6 + 1 + 1 + (1 + 4)
+    along = [(r.step, r.n) for r in _of(records, Geometry) if r.suite == "neox" and r.sample == "held-out"]
+    assert along == [(None, 40), (0, 10), (1, 10), (2, 10), (4, 10)]
     cells = _of(records, Misalignment)
-    assert len(cells) == 3 + 4 * (2 * 6 + 1)
+    assert len(cells) == 3 + 4 * (2 * 6 + 1 + 1) + 2
+    assert [c.pair for c in cells if c.pair != "test-test"] == ["train-train", "train-test"]
     assert {c.protocol for c in cells} == {"fresh", "with_replacement", "without_replacement"}
     confidence = {round((1 - c.frequency.confidence) * len(cells), 10) for c in cells}
     assert confidence == {0.05}  # Bonferroni over exactly the cells that there are
@@ -124,7 +127,7 @@ def test_second_run_measures_nothing_and_changes_nothing(uninterrupted: Path) ->
     seen = Recorder()
     assert run("tiny", out=uninterrupted.parent, progress=seen, jobs=1) == uninterrupted
     assert uninterrupted.read_bytes() == before
-    assert seen.notes == ["4 of 4 cells are already stored; going on with the rest"]
+    assert seen.notes == ["5 of 5 cells are already stored; going on with the rest"]
 
 
 @pytest.mark.parametrize("after", [1, 7, 25, 60])
