@@ -31,7 +31,14 @@ def quick_run(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     seen: dict[str, Any] = {"raises": None}
 
     def fake(
-        preset: str, suites: Any, seed: int, out: Path, progress: Any, *, jobs: int | None = None
+        preset: str,
+        suites: Any,
+        seed: int,
+        out: Path,
+        progress: Any,
+        *,
+        jobs: int | None = None,
+        images: Path | None = None,
     ) -> Path:
         seen.update(preset=preset, suites=suites, seed=seed, out=out, jobs=jobs)
         progress.start(2, "counting")
