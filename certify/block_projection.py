@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 from certify import blocks as _blocks
 from certify import sweep as _sweep
 from certify.nested import can_take_examples, primary_tensor, take_examples
-from certify.sites import resolve, unwrap
+from certify.sites import resolve
 
 __all__ = ["BLOCKS", "BlockFactory", "Place", "Side", "run_side"]
 
@@ -62,7 +63,7 @@ class _Seen:
 
 
 class _Watched:
-    """The caller's loader, saying when a new batch begins and remembering its examples by content."""
+    """The caller's loader, saying when a new batch begins."""
 
     def __init__(self, loader: Any, begin: Callable[[], None]) -> None:
         self._loader, self._begin = loader, begin
@@ -344,7 +345,8 @@ def _change(block: nn.Module, seen: _Seen, dtype: torch.dtype, step: Mapping[str
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     # Fused attention kernels have no forward-mode derivative.
-    with sdpa_kernel(SDPBackend.MATH), torch.no_grad():
+    with sdpa_kernel(SDPBackend.MATH), torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch's own decompositions use torch.jit
         primal = {name: p.detach() for name, p in zero.items()}
         change: Tensor = torch.func.jvp(at, (primal,), (tangents,))[1]
     return change
@@ -393,8 +395,3 @@ def _digest(value: Any, into: Any) -> None:
             _digest(v, into)
     elif isinstance(value, (str, int, float)):
         into.update(repr(value).encode())
-
-
-def inner(model: nn.Module) -> nn.Module:
-    """The module inside wrappers."""
-    return unwrap(model)
