@@ -123,7 +123,7 @@ def linearised_rademacher(
     Notes
     -----
     Bartlett and Mendelson, "Rademacher and Gaussian complexities" (2002), section 3, for linear classes.  The
-    second value is the closed-form upper bound r sqrt(sum |q_i|^2)/n by Jensen's inequality.
+    second value is the closed-form upper bound ``r sqrt(sum |q_i|^2)/n`` by Jensen's inequality.
 
     Examples
     --------
@@ -162,7 +162,7 @@ def lipschitz_rademacher(lipschitz: float, radius: float, parameters: int, n: in
     Parameters
     ----------
     lipschitz : float
-        G: every unit's loss changes by at most G |theta - theta'| within the ball.
+        G: every unit's loss changes by at most ``G |theta - theta'|`` within the ball.
     radius, parameters, n : float, int, int
         r, p and the sample size.
 
@@ -185,7 +185,7 @@ _GRID_WEIGHT = math.pi**2 / 3 - 1  # sum over all integers j of 1/(1 + |j|)^2
 def covering_radius(norm: float) -> tuple[float, float]:
     """Smallest power of two that is at least twice ``norm``, and its share of the failure probability.
 
-    All powers of two are covered at once, 2^j with the share 1/(1 + |j|)^2 over the sum of these: so the ball
+    All powers of two are covered at once, 2^j with the share ``1/(1 + |j|)^2`` over the sum of these: so the ball
     may be chosen after a look at the training sample.
 
     Examples
