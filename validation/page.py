@@ -309,7 +309,6 @@ def fit(views: Sequence[dict[str, Any]], room: int) -> None:
         if size <= room or not f["more"]:
             break
         size -= sum(len(p.svg) for p in f["more"])
-        f["caption"] += (
-            f" To keep this page small, {f['more_title'].replace(' more', '')} are in the data only."
-        )
+        left_out = f["more_title"].replace(" more", "")
+        f["caption"] += f" To keep this page small, in the data only: {left_out}."
         f["more"] = ()
