@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special, stats
+from scipy import special
 
 from certify.betting import Capital, betting_interval
 from certify.intervals import ConfidenceInterval, check_confidence, check_count, check_probability
@@ -214,7 +214,7 @@ def units_needed(x: Any, level: float, *, power: float = 0.8, confidence: float 
     check_probability("power", power)
     mean, s = float(values.mean()), float(values.std(ddof=1))
     reach = float(special.ndtri(1 - level / 2) + special.ndtri(power))
-    half = float(stats.t.ppf((1 + check_confidence(confidence)) / 2, values.size - 1)) * s
+    half = float(special.stdtrit(values.size - 1, (1 + check_confidence(confidence)) / 2)) * s
     half /= math.sqrt(values.size)
 
     def count(effect: float) -> int | None:
@@ -270,9 +270,9 @@ def _student(x: Float, each: float) -> tuple[float, float, float, float]:
     error = float(x.std(ddof=1)) / math.sqrt(n)
     if error == 0.0:
         return -math.inf, math.inf, 1.0, 1.0
-    half = float(stats.t.ppf(1 - each / 2, n - 1)) * error
+    half = float(special.stdtrit(n - 1, 1 - each / 2)) * error
     t = mean / error
-    return mean - half, mean + half, float(stats.t.sf(t, n - 1)), float(stats.t.cdf(t, n - 1))
+    return mean - half, mean + half, float(special.stdtr(n - 1, -t)), float(special.stdtr(n - 1, t))
 
 
 def _bootstrap(
