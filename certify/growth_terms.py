@@ -185,8 +185,8 @@ _GRID_WEIGHT = math.pi**2 / 3 - 1  # sum over all integers j of 1/(1 + |j|)^2
 def covering_radius(norm: float) -> tuple[float, float]:
     """Smallest power of two that is at least twice ``norm``, and its share of the failure probability.
 
-    All powers of two are covered at once, 2^j with the share ``1/(1 + |j|)^2`` over the sum of these: so the ball
-    may be chosen after a look at the training sample.
+    All powers of two are covered at once, 2^j with the share ``1/(1 + |j|)^2`` over the sum of these: so
+    the ball may be chosen after a look at the training sample.
 
     Examples
     --------
