@@ -114,7 +114,7 @@ def family_gains(
 
     Notes
     -----
-    Holm, Scandinavian Journal of Statistics 6 (1979), through statsmodels; Efron, "Better bootstrap
+    Holm, Scandinavian Journal of Statistics 6 (1979); Efron, "Better bootstrap
     confidence intervals", JASA 82 (1987); Waudby-Smith and Ramdas, JRSS-B (2023).
 
     Examples
@@ -125,8 +125,6 @@ def family_gains(
     >>> found["good"].verdict, found["noise"].verdict
     ('certified', 'undecided')
     """
-    from statsmodels.stats.multitest import multipletests
-
     names, X = _checked(projections)
     alpha = 1 - check_confidence(confidence)
     check_probability("power", power)
@@ -147,8 +145,8 @@ def family_gains(
         raw, label = _bootstrap(X, each, check_count("resamples", resamples), rng), "bootstrap-t"
     else:
         raw, label = [_student(X[:, j], each) for j in range(len(names))], "Student's t"
-    up = multipletests([r[2] for r in raw], method="holm")[1]
-    down = multipletests([r[3] for r in raw], method="holm")[1]
+    up = _holm([r[2] for r in raw])
+    down = _holm([r[3] for r in raw])
     found = {}
     for j, name in enumerate(names):
         low, high, p_up, p_down = raw[j]
@@ -224,6 +222,15 @@ def units_needed(x: Any, level: float, *, power: float = 0.8, confidence: float 
         return max(2, math.ceil(needed)) if needed < 1e12 else None
 
     return Needed(count(abs(mean)), count(abs(mean) + half), count(abs(mean) - half), power, confidence)
+
+
+def _holm(p: list[float]) -> Float:
+    """Adjusted p-values; statsmodels has the same, but collects garbage at each call: 0.04 s and more."""
+    order = np.argsort(p, kind="stable")
+    steps = np.maximum.accumulate(np.asarray(p)[order] * np.arange(len(p), 0, -1))
+    adjusted = np.empty(len(p))
+    adjusted[order] = np.minimum(steps, 1.0)
+    return adjusted
 
 
 def _checked(projections: Mapping[str, Any]) -> tuple[list[str], Float]:

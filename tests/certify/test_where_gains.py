@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from certify.gains import family_gains, units_needed
+from certify.gains import _holm, family_gains, units_needed
 from certify.growth_scores import gradmax_score, tiny_score
 
 LEVEL, FALSE_ALARM = 0.05, 1e-6
@@ -153,3 +153,10 @@ def test_tiny_is_the_part_of_the_wanted_change_that_a_linear_map_explains():
     gains = ((h.T @ v / 50).T @ a.T) ** 2
     best = (gains.sum(0) / np.einsum("ij,jk,ik->i", a, h.T @ h / 50, a)).max()
     assert best <= tiny_score(h.T @ h / 50, h.T @ v / 50, neurons=1) <= 1.01 * best
+
+
+def test_holm_agrees_with_statsmodels():
+    from statsmodels.stats.multitest import multipletests
+
+    p = np.random.default_rng(0).random(9) ** 4
+    np.testing.assert_allclose(_holm(list(p)), multipletests(p, method="holm")[1])
