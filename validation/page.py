@@ -41,7 +41,7 @@ def math_html(text: str) -> str:
     '<i>B</i><sub>exact</sub> &lt; 1'
     """
     text = str(text).replace("|μ|²", "|\u2060μ\u2060|\u2060²")  # no line break inside
-    return re.sub(r"\b([A-Za-z])_\{([^}]*)\}", r"<i>\1</i><sub>\2</sub>", html.escape(text, quote=False))
+    return re.sub(r"\b([A-Za-zΑ-ω])_\{([^}]*)\}", r"<i>\1</i><sub>\2</sub>", html.escape(text, quote=False))
 
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")

@@ -279,7 +279,7 @@ def _compact(svg: str) -> str:
 
 def _subscripts(text: str) -> str:
     """SVG text with ``B_{exact}`` set as a subscript (baseline-shift is not drawn by every browser)."""
-    text = re.sub(r"\b([A-Za-z])(?=_\{)", r'<tspan style="font-style:italic">\1</tspan>', text)
+    text = re.sub(r"\b([A-Za-zΑ-ω])(?=_\{)", r'<tspan style="font-style:italic">\1</tspan>', text)
     return re.sub(
         r"_\{([^}]*)\}([^_]*)",
         lambda m: (

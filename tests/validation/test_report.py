@@ -600,4 +600,5 @@ def test_numbers_for_readers() -> None:
     cases = {0.5: "0.500", 12345.678: "12,346", 2e-7: "2.00 × 10⁻⁷", -0.25: "−0.250", 0: "0", 3: "3"}
     assert {v: number(v) for v in cases} == cases
     assert number(float("inf")) == "∞"
+    assert math_html("−μ_{M}") == "−<i>μ</i><sub>M</sub>"
     assert math_html("d_{align} & B_{exact}") == "<i>d</i><sub>align</sub> &amp; <i>B</i><sub>exact</sub>"
