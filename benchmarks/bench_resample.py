@@ -1,7 +1,8 @@
 """Counting T <= 0 over replicates drawn with replacement: factors against means in d dimensions.
 
 Run ``python benchmarks/bench_resample.py [n [d [M [replicates]]]]``; one line per way, processor seconds
-scaled to 100,000 replicates. The pool has a normal law whose eigenvalues fall as exp(-k/20)/k, as those of trained networks do or slower.
+scaled to 100,000 replicates. The pool has a normal law whose eigenvalues fall as exp(-k/20)/k, as those of
+trained networks do or slower.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def main(n: int = 4000, d: int = 4096, M: int = 1000, replicates: int = 4000) ->
     ready = time.process_time()
     e = pool.count(M, M, protocol="with_replacement", replicates=replicates, rng=1)
     done = time.process_time()
-    few = max(1, replicates // 100)
+    few = max(20, replicates // 100)
     events = means(Q, M, few, rng)
     end = time.process_time()
     scale = 100_000 / replicates
