@@ -72,15 +72,12 @@ def alternatives(cells: Sequence[Misalignment], id: str, title: str) -> Figure |
         panels.append(Panel(text[0].upper() + text[1:], canvas.svg(f"{id}-{key[:3]}", alt)))
     if not panels:
         return None
-    below = sum(m["normal_ratio"] is not None and m["normal_ratio"] < 1 for m in marks)
+    below = [sum(m[k] is not None and m[k] < 1 for m in marks) for k in ("regrouped_ratio", "normal_ratio")]
     caption = (
-        "What to see: B_{align} with units averaged in groups of about b* is nearly as sharp as B_{exact} "
-        "and stays "
-        "above 1; the normal approximation is far closer to the truth but is no bound: it lies below the "
-        "truth "
-        f"in {below} of {len(marks)} cells. Rings: truth computed exactly; dots: measured frequency, whose "
-        f"interval "
-        "is in the figure above. Arrows: beyond the axis."
+        "What to see: a ratio of 1 is the truth itself. B_{align} with units averaged in groups of about b* is "
+        f"nearly as sharp as B_{{exact}}; it lies below the truth in {below[0]} of {len(marks)} cells, the normal "
+        f"approximation, which is no bound, in {below[1]}. Rings: truth computed exactly; dots: measured "
+        "frequency, whose interval is in the figure above. Arrows: beyond the axis."
     )
     return Figure(id, title, caption, tuple(panels), tuple(marks))
 
