@@ -68,7 +68,7 @@ def family_gains(
     *,
     confidence: float = 0.95,
     tier: str = "asymptotic",
-    method: str = "student",
+    method: str = "bootstrap",
     bound: float | Mapping[str, float] | None = None,
     power: float = 0.8,
     resamples: int = 9999,
@@ -97,7 +97,7 @@ def family_gains(
     tier : {"asymptotic", "bounded"}
         ``bounded`` holds at every K, by betting, for projections within ``bound``.
     method : {"student", "bootstrap"}
-        Of the asymptotic tier: Student's t, or the bootstrap of the t statistic.
+        Of the asymptotic tier: Student's t, which fails on skewed laws, or the bootstrap of the t statistic.
     bound : float or mapping
         For tier bounded: no possible unit's projection is larger in absolute value.
     power : float

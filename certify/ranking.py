@@ -237,7 +237,7 @@ def where(
     confidence: float = 0.95,
     norm: str = "parameter",
     tier: str = "asymptotic",
-    method: str = "student",
+    method: str = "bootstrap",
     bound: float | Mapping[str, float] | None = None,
     unit: Unit = "example",
     train_units: int | None = None,
@@ -322,8 +322,8 @@ def where(
         )
     if train is test:
         raise ValueError("train and test are the same object; expected disjoint, independent units")
-    _check_statistics(confidence, tier, method, bound, power, resamples, seed)
     names = candidates(model) if at is None else as_names(at)
+    _check_statistics(names, confidence, tier, method, bound, power, resamples, seed)
     options: dict[str, Any] = {
         "block": block,
         "unit": unit,
@@ -397,11 +397,18 @@ def where(
 
 
 def _check_statistics(
-    confidence: float, tier: str, method: str, bound: Any, power: float, resamples: int, seed: int
+    names: tuple[str, ...],
+    confidence: float,
+    tier: str,
+    method: str,
+    bound: Any,
+    power: float,
+    resamples: int,
+    seed: int,
 ) -> None:
     """Refuse what the statistics would refuse, before the network runs."""
     family_gains(
-        {"": np.array([0.0, 0.1])},
+        dict.fromkeys(names, np.array([0.0, 0.1])),
         confidence=confidence,
         tier=tier,
         method=method,

@@ -424,7 +424,7 @@ def plan(as_json: bool, **options: Any) -> None:
     help="parameter or activation: unit of length of the step.",
 )
 @click.option("--confidence", default=0.95, show_default=True, help="Of all verdicts together.")
-@click.option("--method", default="student", show_default=True, help="student or bootstrap.")
+@click.option("--method", default="bootstrap", show_default=True, help="bootstrap or student.")
 @click.option("--train-units", type=int, help="Units that choose the step. [default: half of --data]")
 @click.option("--test-units", type=int, help="Held-out units at most.")
 @click.option("--batch-size", default=64, show_default=True)
