@@ -29,7 +29,7 @@ from validation.claims import (
     suites,
 )
 from validation.methods import INTROS, TITLES, join, suite_methods
-from validation.parts import part
+from validation.parts import PARTS, part
 from validation.plotting import Figure
 from validation.results import Geometry, Measured, Misalignment, Record, Run, Training
 
@@ -239,7 +239,9 @@ def suite_view(records: Sequence[Record], suite: str) -> dict[str, Any]:
             cells, f"{id}-alternatives", "Regrouped bound and normal approximation against the truth"
         ),
         bound_figures.regrouping(geometry, cells, f"{id}-regrouping", "Looseness against regrouping size"),
-        width_figures.dimensions(geometry, f"{id}-dimensions", "Alignment dimensions against width"),
+        width_figures.dimensions(geometry, f"{id}-dimensions", "Alignment dimensions against width")
+        if suite not in PARTS
+        else None,
         width_figures.misalignment_by_width(
             cells, f"{id}-width", "Misalignment against width at fixed M and K"
         )

@@ -240,7 +240,7 @@ def _clean(svg: str, id: str, alt: str) -> str:
     svg = re.sub(r"font:\s*([\d.]+)px[^;\"]*", r"font-size: \1px", svg)
     svg = re.sub(r"font-family:[^;\"]*;?", "", svg)
     svg = re.sub(r"(>)([^<>]*_\{[^<>]*)(<)", lambda m: m.group(1) + _subscripts(m.group(2)) + m.group(3), svg)
-    svg = re.sub(r"(\d+\.\d{2})\d+", r"\1", svg)
+    svg = re.sub(r"(\d+\.\d{2})\d+(?=[^<>]*>)", r"\1", svg)  # in attributes, not in what is read
     opening = (
         f'<svg class="fig" role="img" aria-label="{html.escape(alt)}" viewBox="0 0 {_WIDTH:g} {_HEIGHT:g}">'
     )

@@ -26,7 +26,7 @@ def trajectories(
 ) -> Figure | None:
     """d_align and test loss against step, d_align against test loss, and at one loss against width."""
     rows = _rows(geometry, training)
-    if len({r["step"] for r in rows}) < 2:
+    if all(len({r["step"] for r in line}) < 2 for line in group(rows, _network).values()):
         return None
     panels = []
     losses = list({(r["case"], r["seed"], r["step"]): r for r in rows if r["test_loss"] is not None}.values())
@@ -63,13 +63,17 @@ def trajectories(
         "also at the same test loss, so that width is not confused with how far training got. One line for "
         "each "
         "network, coloured by width; bars: the interval of each estimate. At matched loss: log d_{align} "
-        "interpolated linearly in the loss at the largest loss that every network passes, as points "
+        "interpolated linearly in the loss at the smallest loss that every network reaches, as points "
         "without intervals "
         "(the verdict is in the claim table). "
     )
     if missing:
         caption += f"{missing} measurements without a detected signal are in the data only."
     return figure(id, title, caption.strip(), panels, tuple(rows), SHOWN)
+
+
+def _network(row: dict[str, Any]) -> tuple[str, int]:
+    return row["case"], row["seed"]
 
 
 def _rows(geometry: Sequence[Geometry], training: Sequence[Training]) -> list[dict[str, Any]]:
@@ -125,7 +129,7 @@ def _lines(
         ax.set_ylim(min(values) - margin, max(values) + margin)
     bottom = ax.get_ylim()[0]
     wishes: dict[int, tuple[float, str, str]] = {}
-    for line in group(rows, lambda r: (r["case"], r["seed"])).values():
+    for line in group(rows, _network).values():
         line = sorted(line, key=lambda r: r["step"])
         k = _colour(widths, line[0]["width"])
         colour = SERIES[k % len(SERIES)]
@@ -161,8 +165,8 @@ def _lines(
 
 
 def _matched(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """log d_align of every network, interpolated at the largest loss that each of them passes through."""
-    networks = list(group(rows, lambda r: (r["case"], r["seed"])).values())
+    """log d_align of every network, interpolated at the smallest loss that each of them reaches."""
+    networks = list(group(rows, _network).values())
     at = max(min(float(r["test_loss"]) for r in line) for line in networks)
     out = []
     for line in networks:

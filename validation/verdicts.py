@@ -34,7 +34,7 @@ from validation.claims import (
     seed_count,
     suites,
 )
-from validation.parts import part
+from validation.parts import PARTS, part
 from validation.results import Geometry, Measured, Misalignment, Record, Training
 from validation.training_trends import training_rows
 from validation.trends import falls_with_units, falls_with_width, width_up
@@ -51,7 +51,9 @@ def claim_table(records: Sequence[Record]) -> list[ClaimRow]:
         rows += _bound_rows(suite, counted)  # the bounds cover every step and every pair of samples
         rows += _follow_row(suite, cells)
         rows += falls_with_units(suite, cells)
-        if training:  # width means the width of a trained network; a law has only a dimension
+        if (
+            training and suite not in PARTS
+        ):  # width means the width of a trained network; a law has only a dimension
             rows += falls_with_width(suite, cells, training)
             rows += width_up(suite, geometry, training)
             rows += training_rows(

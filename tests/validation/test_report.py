@@ -415,6 +415,8 @@ def test_panels_carry_no_foreign_identifiers() -> None:
     assert all(i.startswith("one-") for i in ids)
     assert not ids & set(re.findall(r' id="([^"]+)"', two))
     assert ">B</tspan>" in one
+    canvas = Canvas(x_title="0.0015 units", y_title="y")
+    assert ">0.0015 units<" in canvas.svg("three", "third alt")  # only coordinates are rounded
     assert ">exact</tspan>" in one
     assert "10⁻³" in one
 
