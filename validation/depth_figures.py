@@ -115,11 +115,24 @@ def signal(records: Sequence[Record], id: str) -> Figure | None:
 
 def _signal_row(g: Geometry, key: tuple[str, int, str, str]) -> dict[str, object]:
     return {
-        "family": key[0], "label": g.label, "width": g.width, "blocks": blocks(g.depth, key[0]), "place": key[2],
-        "module": g.module, "positions": g.positions, "seed": g.seed, "n": g.n, "m2": g.m2.value,
-        "m2_low": g.m2.low, "m2_high": g.m2.high, "d_align": g.d_align.value, "d_align_low": g.d_align.low,
-        "d_align_high": g.d_align.high, "detected": g.detected, "units_for_5_percent": required_units(g),
-    }  # fmt: skip
+        "family": key[0],
+        "label": g.label,
+        "width": g.width,
+        "blocks": blocks(g.depth, key[0]),
+        "place": key[2],
+        "module": g.module,
+        "positions": g.positions,
+        "seed": g.seed,
+        "n": g.n,
+        "m2": g.m2.value,
+        "m2_low": g.m2.low,
+        "m2_high": g.m2.high,
+        "d_align": g.d_align.value,
+        "d_align_low": g.d_align.low,
+        "d_align_high": g.d_align.high,
+        "detected": g.detected,
+        "units_for_5_percent": required_units(g),
+    }
 
 
 def diagonality(points: Sequence[Diagonality], id: str) -> Figure | None:
@@ -175,14 +188,26 @@ def diagonality(points: Sequence[Diagonality], id: str) -> Figure | None:
         panels.append(Panel(title, canvas.svg(f"{id}-{len(panels)}", alt)))
         rows += [
             {
-                "label": d.label, "module": d.module, "positions": d.positions, "place": d.place, "seed": d.seed,
-                "width": d.width, "depth": d.depth, "n": d.n, "d": d.d, "share": d.share.value,
-                "share_low": d.share.low, "share_high": d.share.high, "plug_in": d.plug_in,
-                "null_permuted": d.null_permuted, "null_signs": d.null_signs, "random_basis": d.random_basis,
+                "label": d.label,
+                "module": d.module,
+                "positions": d.positions,
+                "place": d.place,
+                "seed": d.seed,
+                "width": d.width,
+                "depth": d.depth,
+                "n": d.n,
+                "d": d.d,
+                "share": d.share.value,
+                "share_low": d.share.low,
+                "share_high": d.share.high,
+                "plug_in": d.plug_in,
+                "null_permuted": d.null_permuted,
+                "null_signs": d.null_signs,
+                "random_basis": d.random_basis,
                 "relative_entry": d.relative_entry,
             }
             for d in members
-        ]  # fmt: skip
+        ]
     if not panels:
         return None
     caption = (

@@ -85,39 +85,39 @@ def fit(
         return float(0.5 * np.sum((y - f) ** 2 / variance + np.log(2 * np.pi * variance)))
 
     start = math.log(max(float(np.mean(y)), 1e-3))
+    free = model != "constant"
+    tolerance = {"maxiter": 600, "xatol": 1e-4, "fatol": 1e-5}
 
-    def best(rate: float | None) -> tuple[float, np.ndarray]:
+    def best() -> tuple[float, np.ndarray]:
         found: tuple[float, np.ndarray] = (math.inf, np.zeros(3))
-        for r0 in (0.0,) if rate is not None or model == "constant" else (-0.3, 0.0, 0.5):
-            for t0 in (-3.0, -0.7):
-                if rate is None and model != "constant":
-                    r = optimize.minimize(
-                        lambda v: cost(*v),
-                        [start, r0, t0],
-                        method="Nelder-Mead",
-                        options={"maxiter": 900, "xatol": 1e-5, "fatol": 1e-7},
-                    )
-                    point = r.x
-                else:
-                    fixed = rate or 0.0
-                    r = optimize.minimize(
-                        lambda v, k=fixed: cost(v[0], k, v[1]),
-                        [start, t0],
-                        method="Nelder-Mead",
-                        options={"maxiter": 500, "xatol": 1e-5, "fatol": 1e-7},
-                    )
-                    point = np.array([r.x[0], fixed, r.x[1]])
-                if r.fun < found[0]:
-                    found = (float(r.fun), point)
+        for r0 in (-0.3, 0.0, 0.5) if free else (0.0,):
+            first = [start, -0.7, r0] if free else [start, -0.7]
+            r = optimize.minimize(
+                lambda v: cost(v[0], v[2] if free else 0.0, v[1]),
+                first,
+                method="Nelder-Mead",
+                options=tolerance,
+            )
+            if r.fun < found[0]:
+                found = (float(r.fun), np.array([r.x[0], r.x[2] if free else 0.0, r.x[1]]))
         return found
 
-    lowest, point = best(None)
+    def at_rate(rate: float, near: np.ndarray) -> float:
+        """Lowest cost at a given rate, from the optimum shifted along the axis."""
+        r = optimize.minimize(
+            lambda v: cost(v[0], rate, v[1]), near[[0, 2]], method="Nelder-Mead", options=tolerance
+        )
+        return float(r.fun)
+
+    lowest, point = best()
     k = 2 if model == "constant" else 3
     n = len(x)
     aicc = 2 * k + 2 * lowest + (2 * k * (k + 1) / (n - k - 1) if n > k + 1 else math.inf)
     rate = None
     if model != "constant":
-        rate = _profile(lambda r: best(r)[0], lowest, float(point[1]), n, len(set(blocks)), axis, confidence)
+        rate = _profile(
+            lambda r: at_rate(r, point), lowest, float(point[1]), n, len(set(blocks)), axis, confidence
+        )
     return Fit(
         model, rate, float(np.exp(point[0])) * scale, math.exp(min(float(point[2]), 3.0)), -lowest, aicc
     )
