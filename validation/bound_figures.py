@@ -75,8 +75,8 @@ def alternatives(cells: Sequence[Misalignment], id: str, title: str) -> Figure |
     below = [sum(m[k] is not None and m[k] < 1 for m in marks) for k in ("regrouped_ratio", "normal_ratio")]
     caption = (
         "What to see: a ratio of 1 is the truth itself. B_{align} with units averaged in groups of b* "
-        f"is nearly as sharp as B_{{exact}}; it lies below the truth in {below[0]} of {len(marks)} cells, the "
-        "normal "
+        f"is nearly as sharp as B_{{exact}}; it lies below the truth in {below[0]} of {len(marks)} cells, "
+        "the normal "
         f"approximation, which is no bound, in {below[1]}. Rings: truth computed exactly; dots: measured "
         "frequency, whose interval is in the figure above. Arrows: beyond the axis."
     )

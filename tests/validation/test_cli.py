@@ -197,6 +197,27 @@ def test_report_is_rebuilt_from_stored_results(
     assert (folder / "here/misalignment.csv").exists()
 
 
+def test_two_runs_are_compared(
+    folder: Path, quick_run: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["validate", "--out", "a", "--format", "tex"]) == 0
+    assert (folder / "a/tables.tex").read_text(encoding="ascii").startswith("\\documentclass")
+    assert cli.main(["validate", "--out", "b", "--seed", "1", "--format", "json"]) == 0
+    capsys.readouterr()
+    assert cli.main(["report", "a", "b", "--json"]) == 0
+    payload = json.loads(capsys.readouterr().out)
+    assert payload["matched"] == payload["identical"] == 6
+    assert ["seed", "0", "1"] in payload["protocol"]
+    assert payload["written"] == ["comparison.html"]
+    assert cli.main(["report", "a", "b", "--out", "x/two.html"]) == 0
+    assert "6 of 6 matched records are identical bit for bit" in capsys.readouterr().out
+    assert "Identical bit for bit" in (folder / "x/two.html").read_text(encoding="utf-8")
+    assert cli.main(["report", "a", "nowhere"]) == 2
+    assert "path='nowhere': expected a folder with results.jsonl" in capsys.readouterr().err
+    assert cli.main(["report", "a", "b", "--format", "csv"]) == 2
+    assert "--format=csv: a comparison is written as html; --json prints it" in capsys.readouterr().err
+
+
 def test_open_shows_the_report(
     folder: Path,
     quick_run: dict[str, Any],
