@@ -265,12 +265,13 @@ def _compare(
     if as_json:
         say_json({**compare.to_dict(found), "written": [str(p) for p in written]})
     else:
-        changed = [v for v in found.verdicts if v["a"] != v["b"]]
+        both = compare.judged(found)
+        changed = [v for v in both if v["a"] != v["b"]]
         click.echo(f"{found.identical} of {found.matched} matched records are identical bit for bit")
         click.echo(f"only in A: {len(found.only_a)}; only in B: {len(found.only_b)}")
         for reason in found.shared:
             click.echo(f"not independent: {reason}")
-        click.echo(f"{len(changed)} of {len(found.verdicts)} verdicts differ")
+        click.echo(f"{len(changed)} of the {len(both)} verdicts of both runs differ")
         for v in changed:
             click.echo(f"  {v['claim']}, {v['suite']}, {v['scope']}: {v['a']} -> {v['b']}")
         click.echo(f"wrote {written[0]}")

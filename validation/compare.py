@@ -21,7 +21,7 @@ from validation.plotting import MUTED, SERIES, Canvas, Figure, Panel
 from validation.results import Geometry, Measured, Misalignment, Record, Run, Training
 from validation.verdicts import claim_table
 
-__all__ = ["Comparison", "Difference", "compare", "figures", "to_dict"]
+__all__ = ["Comparison", "Difference", "compare", "figures", "judged", "to_dict"]
 
 _VOLATILE = ("seconds", "cached")
 
@@ -104,6 +104,11 @@ def compare(a: Sequence[Record], b: Sequence[Record]) -> Comparison:
         store.fingerprint(a),
         store.fingerprint(b),
     )
+
+
+def judged(c: Comparison) -> list[dict[str, str]]:
+    """The verdicts that both runs have."""
+    return [v for v in c.verdicts if "not judged" not in (v["a"], v["b"])]
 
 
 def to_dict(c: Comparison) -> dict[str, Any]:

@@ -179,7 +179,8 @@ def comparison_page(a: Sequence[Record], b: Sequence[Record], path: str | Path) 
         css=css,
         c=found,
         figures=made,
-        changed=sum(v["a"] != v["b"] for v in found.verdicts),
+        judged=len(compare.judged(found)),
+        changed=sum(v["a"] != v["b"] for v in compare.judged(found)),
         shown=_DIFFERENCES,
         csv=page.download("differences", rows),
     )
