@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,19 @@ import numpy as np
 
 from validation.claims import group, of
 from validation.intervention_claims import claim_rows, family
-from validation.plotting import DASHES, GREEN, MARKERS, MUTED, PAPER, SERIES, SHADE, Canvas, Figure, Panel
+from validation.plotting import (
+    DASHES,
+    GREEN,
+    MARKERS,
+    MUTED,
+    PAPER,
+    SERIES,
+    SHADE,
+    Canvas,
+    Figure,
+    Panel,
+    power_of_ten,
+)
 from validation.results import Effect, Record
 from validation.tables import Column, Table
 
@@ -64,7 +77,7 @@ def ratio(effects: Sequence[Effect], id: str) -> Figure | None:
             x_title="step: predicted share of the loss", y_title="observed / predicted", margin=96
         )
         ax = canvas.ax
-        canvas.log_x_at(steps, [f"{100 * s:g} %" for s in steps])
+        canvas.log_x_at(steps, [f"{power_of_ten(math.log10(100 * s))} %" for s in steps])
         ax.set_ylim(_LOW, _HIGH)
         ax.axhspan(0.96, 0.99, color=SHADE, linewidth=0)
         ax.axhline(1.0, color=MUTED, linewidth=0.9)
@@ -129,7 +142,7 @@ def change(effects: Sequence[Effect], id: str) -> Figure | None:
     for name, members in group(effects, family).items():
         steps = sorted({e.fraction for e in members})
         canvas = Canvas(x_title="step: predicted share of the loss", y_title="share of places", margin=96)
-        canvas.log_x_at(steps, [f"{100 * s:g} %" for s in steps])
+        canvas.log_x_at(steps, [f"{power_of_ten(math.log10(100 * s))} %" for s in steps])
         canvas.ax.set_ylim(-0.03, 1.03)
         wishes = []
         for i, (sample, text, test) in enumerate(
