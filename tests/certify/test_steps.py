@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import capture_models as models
 import numpy as np
@@ -175,3 +177,13 @@ def test_ratio_has_no_limits_without_a_signal():
     assert (low, high) == (-np.inf, np.inf)
     with pytest.raises(ValueError, match="at least two"):
         fieller(x[:1], x[:1], 0.95)
+
+
+def test_the_code_of_the_page_runs(capsys):
+    page = Path(__file__).parents[2] / "docs" / "interventions.md"
+    names: dict[str, object] = {}
+    exec("\n".join(re.findall(r"```python\n(.*?)```", page.read_text(), re.S)), names)
+    assert torch.equal(names["same"], names["model"](names["x"]))
+    assert torch.equal(names["grown"](names["x"]), names["same"])
+    assert names["effects"].largest_certain_alpha is not None
+    assert "observed / predicted" in capsys.readouterr().out
