@@ -51,17 +51,9 @@ def claim_table(records: Sequence[Record]) -> list[ClaimRow]:
         rows += _bound_rows(suite, counted)  # the bounds cover every step and every pair of samples
         rows += _follow_row(suite, cells)
         rows += falls_with_units(suite, cells)
-        if (
-            training and suite not in PARTS
-        ):  # width means the width of a trained network; a law has only a dimension
+        if training and suite not in PARTS:  # the width of a trained network; a law has only a dimension
             rows += falls_with_width(suite, cells, training)
             rows += width_up(suite, geometry, training)
-            rows += training_rows(
-                suite,
-                counted,
-                [g for g in of(records, Geometry) if g.suite == suite],
-                [t for t in of(records, Training) if t.suite == suite],
-            )
             points = [r for r in of(records, Geometry) if r.suite == suite]
             trained = [r for r in of(records, Training) if r.suite == suite]
             rows += training_rows(suite, counted, points, trained)

@@ -10,6 +10,7 @@ from synthetic_records import geometry, known
 
 from validation.results import Geometry, Training
 from validation.training_trends import falls_along_training, width_up_at_equal_loss
+from validation.verdicts import claim_table
 
 STEPS = (0, 10, 20, 40, None)
 
@@ -73,3 +74,10 @@ def test_d_align_falls_along_training() -> None:
     ]  # the end of training takes the place of its beginning
     [row] = falls_along_training("neox", swapped)
     assert row.verdict == "fails"
+
+
+def test_each_row_stands_once_in_the_claim_table() -> None:
+    gs, ts = _records(1.0, (2.0, 1.6, 1.2))
+    rows = [(r.claim, r.suite, r.scope) for r in claim_table([*gs, *ts])]
+    assert len(rows) == len(set(rows))
+    assert {claim for claim, _, _ in rows} == {"width-up", "training-down"}
