@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor, nn
 
-from certify.block_signal import _stream, _unit_rows, _zero_parameters
+from certify.block_sweep import stream_of_pieces, unit_rows, zero_parameters_of
 from certify.certification import COPIES
 from certify.hooks import _frozen, _plain_execution
 from certify.intervals import ConfidenceInterval, check_confidence
@@ -354,7 +354,7 @@ def step_effects(
     sizes = None if alphas is None else [float(a) for a in alphas]
     if sizes is not None and (not sizes or not all(0 < a < math.inf for a in sizes)):
         raise ValueError(f"alphas={list(sizes)}: expected at least one step size, all positive and finite")
-    zero = _zero_parameters(block)
+    zero = zero_parameters_of(block)
     parameters = list(zero.values())
     inner, grouped = unwrap(model), not isinstance(unit, str)
     spent: list[float] = []
@@ -366,9 +366,9 @@ def step_effects(
         return losses
 
     def rows(loader: Iterable[Any], with_loss: Callable[..., Tensor], limit: int | None) -> Iterator[Float]:
-        stream = _stream(model, with_loss, loader, at, block, unit, limit, checks, progress, device)
+        stream = stream_of_pieces(model, with_loss, loader, at, block, unit, limit, checks, progress, device)
         with contextlib.closing(stream):
-            yield from _unit_rows(stream, grouped)
+            yield from unit_rows(stream, grouped)
 
     mu, M, seen = _mean_and_keys(rows(train, noted if sizes is None else loss, max_train_units))
     known = set(seen)
