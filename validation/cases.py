@@ -83,9 +83,9 @@ class Preset:
     def stepped(self) -> tuple[Network, ...]:
         """Networks of the suite "intervention": one width of each family, every seed up to three.
 
-        The published width of the ResNet where it is trained, and the smallest of the transformers.
+        Half the published width of the ResNet, and the smallest of the transformers.
         """
-        width = max(n.width for n in self.resnets if n.width <= 1)
+        width = max(n.width for n in self.resnets if n.width <= 0.5)
         chosen = [n for n in self.resnets if n.width == width]
         for family in (self.neoxes, self.llamas):
             chosen += [n for n in family if n.width == min(m.width for m in family)]
