@@ -26,7 +26,7 @@ CONFIDENCE = measure.CONFIDENCE
 # share of the loss that it would take away, so that networks and blocks of any scale are comparable. Six
 # decades, because a transformer's own biases leave so little first-order gain that 0.1 % already overshoots.
 FRACTIONS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
-IMAGES, SEQUENCES = 150, 100
+IMAGES, SEQUENCES = 150, 60
 """M = K: units on each side."""
 BLOCKS = ("channel shift", "linear map", "MLP")
 _PROBE = 1e-6  # central difference, as a fraction like those above; float64
