@@ -22,7 +22,7 @@ from theory.finite_pool import PoolMoments, pool_moments
 from theory.laws import GaussianLaw, Law
 from validation.results import Protocol
 
-_CHUNK_BYTES = 16 * 2**20
+_CHUNK_BYTES = 4 * 2**20
 """Memory for the counts of one block of replicates: enough rows for full speed of a matrix product."""
 _MOST_RANK = 256
 """Largest rank of the factors that stand for a Gram matrix."""
@@ -122,11 +122,11 @@ class Pool:
         """
         return count_each([self], M, K, protocol=protocol, replicates=replicates, rng=rng)[0]
 
-    def _signs(self, W: np.ndarray, V: np.ndarray) -> tuple[int, int]:
-        """Events and ties among the replicates with counts W, V of shape (rows, n), float64."""
+    def _signs(self, W: np.ndarray, V: np.ndarray, lengths: np.ndarray) -> tuple[int, int]:
+        """Events and ties among the replicates with counts W, V of shape (rows, n); ``lengths`` theirs."""
         if self._factors is None:
             self._factors = _factors(self, self)
-        return _decide(self._factors, W, V, self, self)
+        return _decide(self._factors, W, V, lengths, self, self)
 
 
 class PoolPair:
@@ -147,10 +147,10 @@ class PoolPair:
         self.first, self.second = first, second
         self._factors: _Factors | None = None
 
-    def _signs(self, W: np.ndarray, V: np.ndarray) -> tuple[int, int]:
+    def _signs(self, W: np.ndarray, V: np.ndarray, lengths: np.ndarray) -> tuple[int, int]:
         if self._factors is None:
             self._factors = _factors(self.first, self.second)
-        return _decide(self._factors, W, V, self.first, self.second)
+        return _decide(self._factors, W, V, lengths, self.first, self.second)
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,9 @@ def _rounded(f: _Factors) -> _Factors:
     return _Factors(f.left, f.right, f.error, 2 * _gamma(steps, np.float64) * norms)
 
 
-def _decide(f: _Factors, W: np.ndarray, V: np.ndarray, one: Pool, two: Pool) -> tuple[int, int]:
+def _decide(
+    f: _Factors, W: np.ndarray, V: np.ndarray, lengths: np.ndarray, one: Pool, two: Pool
+) -> tuple[int, int]:
     r"""Events and ties: the sign of the factors' T where it is certain, else that of all coordinates.
 
     Higham, "Accuracy and stability", 3.5: a product of inner dimension n errs by gamma_n \|A\|\|B\| at most,
@@ -211,7 +213,6 @@ def _decide(f: _Factors, W: np.ndarray, V: np.ndarray, one: Pool, two: Pool) -> 
     """
     right = V @ f.right if f.right.size else V
     T = np.einsum("rk,rk->r", W @ f.left, right)
-    lengths = np.sqrt(np.einsum("ri,ri->r", W, W) * np.einsum("ri,ri->r", V, V))
     unclear = ~(np.abs(T) > (f.error + f.rounding) * lengths * (1 + 1e-9))
     events, ties = int(((T <= 0) & ~unclear).sum()), 0
     if unclear.any():
@@ -240,8 +241,9 @@ def count_pairs(
         block = min(rows, replicates - start)
         W = _counts(for_w.integers(0, n, size=(block, M)), n)
         V = _counts(for_v.integers(0, m, size=(block, K)), m)
+        lengths = _lengths(W, V)
         for i, pair in enumerate(pairs):
-            e, t = pair._signs(W, V)
+            e, t = pair._signs(W, V, lengths)
             events[i] += e
             ties[i] += t
     return [
@@ -296,11 +298,17 @@ def count_each(
                 both = order[start * (M + K) : (start + block) * (M + K)].reshape(block, M + K)
             draws_w, draws_v = both[:, :M], both[:, M:]
         W, V = _counts(draws_w, n), _counts(draws_v, n)
+        lengths = _lengths(W, V)
         for i, pool in enumerate(pools):
-            e, t = pool._signs(W, V)
+            e, t = pool._signs(W, V, lengths)
             events[i] += e
             ties[i] += t
     return [Events(int(e), trials, int(t), M, K, protocol) for e, t in zip(events, ties, strict=True)]
+
+
+def _lengths(W: np.ndarray, V: np.ndarray) -> np.ndarray:
+    """\\|w\\| \\|v\\| of each replicate: the same for all views of the units."""
+    return np.sqrt(np.einsum("ri,ri->r", W, W) * np.einsum("ri,ri->r", V, V))
 
 
 def _counts(draws: np.ndarray, n: int) -> np.ndarray:
