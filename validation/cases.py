@@ -314,7 +314,7 @@ LAPTOP = replace(
     ),
     with_replacement=(*_square(1, 3, 10, 30, 100, 300, 1000), (30, 300)),
     without_replacement=_square(10, 30, 100, 300),
-    pool_replicates=50_000,
+    pool_replicates=30_000,
     resnet_depths=(8, 14, 20, 32, 44, 56),
     neox_depths=(2, 4, 6, 8, 12),
 )
