@@ -231,7 +231,10 @@ def grid(training: Sequence[Training], id: str) -> Figure | None:
         canvas.log_x_at([float(d) for d in depths])
         lows = [t.test_loss.low for t in members if t.test_loss.low is not None and t.test_loss.low > 0]
         highs = [t.test_loss.high for t in members if t.test_loss.high is not None]
-        canvas.log_y(min(lows) / 1.1, max(highs) * 1.1)
+        marks = [m * 10.0**k for k in range(-6, 4) for m in (1, 2, 5)]  # both ends get a label
+        canvas.log_y(
+            max(m for m in marks if m <= min(lows)), min(m for m in marks if m >= max(highs)) * 1.001
+        )
         wishes = []
         for i, (width, ms) in enumerate(
             sorted(group(members, lambda t: t.width).items(), key=lambda k: str(k[0]).zfill(6))
