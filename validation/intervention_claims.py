@@ -1,8 +1,8 @@
 """Verdicts on the intervention experiment.
 
-The rules are not blind. The 4 % was set after one ResNet had been looked at; the steps, and with them the step
-of each row, were changed after a first run in which transformers overshot at all of them; the training row
-was first judged with an interval, which it does not need.
+The rules are not blind. The 4 % was set after one ResNet had been looked at; the steps, and with them the
+step of each row, were changed after a first run in which transformers overshot at all of them; the training
+row was first judged with an interval, which it does not need.
 
 * sign: at a step of 0.001 % the observed change has the predicted sign wherever its interval excludes 0
   (family-wise over the places and blocks); undecided where it does not.
