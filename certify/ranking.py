@@ -47,7 +47,7 @@ class Point:
     gain: Gain
     parameters: int
     gradient_norm: float
-    """|mu_M|, length of the training gradient along which the step goes."""
+    """``|mu_M|``, length of the training gradient along which the step goes."""
     relative: float
     """Relative change of the activation (root mean square) by a step of unit length."""
     scores: Mapping[str, float | None]
@@ -258,8 +258,8 @@ def where(
         \text{gain} = E\,\langle \mu_M, q\rangle / |\mu_M|
 
     where mu_M is the mean gradient of the block's zero parameters over M training units, and q that of one
-    fresh held-out unit: the decrease of the held-out loss per unit length of the step -mu_M/|mu_M|, to first
-    order.  mu_M is held fixed, so the M units may be the network's own training data; the K held-out units
+    fresh held-out unit: the decrease of the held-out loss per unit length of the step ``-mu_M/|mu_M|``, to
+    first order.  mu_M is held fixed, so the M units may be the network's own training data; the K held-out units
     must be independent of the network and of mu_M.  All verdicts together are true with probability
     ``confidence``.
 

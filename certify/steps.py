@@ -45,7 +45,7 @@ class StepEffect:
 
     Attributes
     ----------
-    alpha, step_norm : step size, and alpha |mu_M|, the length of the step in parameter space.
+    alpha, step_norm : step size, and ``alpha |mu_M|``, the length of the step in parameter space.
     predicted : -alpha T, the first-order change of mean held-out loss.
     second_order : predicted + alpha^2/2 mu_M^T H mu_M; None where the model has no second derivative.
     observed : loss after minus before, paired over the held-out units, two-sided.
@@ -320,8 +320,8 @@ def step_effects(
     at, block
         As in `certify.insert`; the block is back at zero afterwards.
     alphas
-        Step sizes, positive.  Default: those for which -alpha |mu_M|^2, the change predicted on the training
-        units themselves, is 0.1, 0.3, 1, 3, 10 and 30 % of their mean loss.
+        Step sizes, positive.  Default: those for which ``-alpha |mu_M|^2``, the change predicted on the
+        training units themselves, is 0.1, 0.3, 1, 3, 10 and 30 % of their mean loss.
     confidence
         Level of each interval, and of all statements `certain` together.
     max_train_units, max_test_units

@@ -224,10 +224,10 @@ def _plain(value: Any) -> Any:
 def to_json(record: Record) -> str:
     """One JSON line, keys in the order of the fields, NaN and infinities refused.
 
-    >>> to_json(Measured(0.5, 0.4, 0.6, 0.95, "exact"))
+    >>> to_json(Measured(0.5, 0.4, 0.6, 0.95, "exact"))  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    TypeError: record: expected one of run, training, geometry, misalignment, diagonality, effect, got Measured
+    TypeError: record: expected one of run, training, ..., got Measured
     """
     kind = type(record).__name__.lower()
     if kind not in _KINDS:
