@@ -259,8 +259,8 @@ def where(
 
     where mu_M is the mean gradient of the block's zero parameters over M training units, and q that of one
     fresh held-out unit: the decrease of the held-out loss per unit length of the step ``-mu_M/|mu_M|``, to
-    first order.  mu_M is held fixed, so the M units may be the network's own training data; the K held-out units
-    must be independent of the network and of mu_M.  All verdicts together are true with probability
+    first order.  mu_M is held fixed, so the M units may be the network's own training data; the K held-out
+    units must be independent of the network and of mu_M.  All verdicts together are true with probability
     ``confidence``.
 
     Parameters

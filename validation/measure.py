@@ -167,7 +167,7 @@ def _misalignment(
     pair: Pair = "test-test",
     moments: Moments | None = None,
 ) -> Misalignment:
-    """``moments`` of the law or pool behind iid draws serve the regrouped bound and the normal approximation."""
+    """``moments``, of the law or pool behind iid draws, are for the regrouped bound and the normal one."""
     frequency = level.frequency(events)
     regrouped, size, normal = None, None, None
     if moments is not None:
