@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -49,10 +49,14 @@ class Preset:
     side_by_side: bool = True
     """Whether networks are trained in processes of their own, one for each core."""
 
-    def networks(self, suite: str, seed: int, images: str | None = None) -> tuple[Network, ...]:
+    def networks(
+        self, suite: str, seed: int, images: str | None = None, pretrained: Mapping[int, str] | None = None
+    ) -> tuple[Network, ...]:
         """Networks of a suite; a run's seed shifts those of its networks.
 
-        ``images`` is the path of image files that take the place of the digits (ResNet only).
+        ``images`` is the path of image files that take the place of the digits (ResNet only);
+        ``pretrained``, paths of public checkpoints by depth, take the place of the ResNets of the suites
+        "intervention" (the shallowest) and "depth" (all).
         """
         chosen = {
             "resnet20": self.resnets,
@@ -61,6 +65,13 @@ class Preset:
             "depth": self.grid(),
             "intervention": self.stepped(),
         }.get(suite, ())
+        if pretrained and suite in ("intervention", "depth"):
+            depths = sorted(pretrained)[: 1 if suite == "intervention" else None]
+            like = replace(self.resnets[0], width=1.0, seed=0, steps=0, train_pool=0, trajectory=0)
+            chosen = (
+                *(replace(like, depth=d, weights=pretrained[d]) for d in depths),
+                *(n for n in chosen if not n.images),
+            )
         if images is not None:
             chosen = tuple(replace(n, data=images) if n.images else n for n in chosen)
         return tuple(replace(n, seed=n.seed + 1000 * seed) for n in chosen)

@@ -104,6 +104,11 @@ def cli() -> None:
     type=click.Path(path_type=Path, exists=True),
     help="Images for the ResNets: official CIFAR files or SPLIT/CLASS/FILE, also packed. [default: embedded]",
 )
+@click.option(
+    "--checkpoints",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Folder of public resnetDEPTH*.th for the suites intervention and depth; needs --images.",
+)
 @click.option("--jobs", type=int, help="Networks trained at the same time. [default: one for each core]")
 @click.option(
     "--model", metavar="SPEC", help="Only this trained network: hf:PATH_OR_NAME or checkpoint:FILE."
@@ -126,6 +131,7 @@ def validate(
     formats: tuple[str, ...],
     open_: bool,
     images: Path | None,
+    checkpoints: Path | None,
     jobs: int | None,
     as_json: bool,
     **of_model: Any,
@@ -141,7 +147,7 @@ def validate(
     report.check_formats(formats)
     of_model = {k: v for k, v in of_model.items() if v is not None}
     if of_model:
-        _only_model(of_model, suites, images, jobs)
+        _only_model(of_model, suites, images, checkpoints, jobs)
     folder = out or Path("runs") / ("loaded" if of_model else preset)
     state.resumable = str(folder)
     contradiction: BoundViolated | None = None
@@ -156,7 +162,16 @@ def validate(
                     what, preset=preset, seed=seed, out=folder, max_units=max_units, progress=bars
                 )
             else:
-                store = run(preset, suites or None, seed, folder, bars, jobs=jobs, images=images)
+                store = run(
+                    preset,
+                    suites or None,
+                    seed,
+                    folder,
+                    bars,
+                    jobs=jobs,
+                    images=images,
+                    checkpoints=checkpoints,
+                )
         except BoundViolated as error:
             contradiction, store = error, error.path
     records = report.load(store)
@@ -170,7 +185,11 @@ def validate(
 
 
 def _only_model(
-    of_model: dict[str, Any], suites: tuple[str, ...], images: Path | None, jobs: int | None
+    of_model: dict[str, Any],
+    suites: tuple[str, ...],
+    images: Path | None,
+    checkpoints: Path | None,
+    jobs: int | None,
 ) -> None:
     """Refuse what does not go with --model, or goes only with it."""
     names = ", ".join(f"--{name.replace('_', '-')}" for name in of_model)
@@ -178,7 +197,12 @@ def _only_model(
         raise ValueError(f"{names}: only with --model, the trained network to validate")
     if "data" not in of_model:
         raise ValueError("--data is missing: expected held-out data, text:FILE or images:PATH[:SPLIT]")
-    given = {"--suite": bool(suites), "--images": images is not None, "--jobs": jobs is not None}
+    given = {
+        "--suite": bool(suites),
+        "--images": images is not None,
+        "--checkpoints": checkpoints is not None,
+        "--jobs": jobs is not None,
+    }
     if without := [name for name, value in given.items() if value]:
         raise ValueError(f"{', '.join(without)}: not with --model, which is validated alone")
 

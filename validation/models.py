@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -149,6 +150,31 @@ def load_resnet(path: str | Path) -> CifarResNet:
     )
     model.load_state_dict(state, strict=True)
     return model.eval()
+
+
+def checkpoints(folder: str | Path) -> dict[int, str]:
+    """Public checkpoints ``resnetDEPTH*.th`` of a folder, absolute paths by depth.
+
+    Raises
+    ------
+    ValueError
+        If there is none, or two of one depth.
+    """
+    found: dict[int, str] = {}
+    for path in sorted(Path(folder).resolve().glob("resnet*.th")):
+        match = re.match(r"resnet(\d+)\D", path.name)
+        if match is None:
+            continue
+        depth = int(match[1])
+        if depth in found:
+            raise ValueError(
+                f"checkpoints={str(folder)!r}: two of depth {depth}, "
+                f"{Path(found[depth]).name} and {path.name}; leave one in the folder"
+            )
+        found[depth] = str(path)
+    if not found:
+        raise ValueError(f"checkpoints={str(folder)!r}: expected files such as resnet20-12fca82f.th")
+    return found
 
 
 def neox(width: int, layers: int, *, length: int, seed: int, vocabulary: int = 256) -> nn.Module:

@@ -98,6 +98,7 @@ def run(
     command: str | None = None,
     jobs: int | None = None,
     images: str | Path | None = None,
+    checkpoints: str | Path | None = None,
 ) -> Path:
     """Measure every cell of ``preset`` and return the path of ``out/results.jsonl``.
 
@@ -123,6 +124,9 @@ def run(
     images:
         Images for the ResNets in place of the embedded ones, in any form that
         :func:`validation.data.images` reads; splits ``train`` and ``test``.
+    checkpoints:
+        Folder of public CIFAR-10 checkpoints ``resnetDEPTH*.th``; in the suites "intervention" and "depth"
+        they take the place of the ResNets trained here. Needs ``images`` of CIFAR-10.
 
     Raises
     ------
@@ -134,8 +138,11 @@ def run(
     chosen = _chosen(preset, suites, seed, jobs)
     progress = progress or Silent()
     budget = cases.PRESETS[preset]
+    if checkpoints is not None and images is None:
+        raise ValueError("images is missing: checkpoints need the CIFAR-10 images that they were trained for")
+    pretrained = None if checkpoints is None else models.checkpoints(checkpoints)
     counted = [n for s in chosen if s not in _OWN for n in budget.networks(s, seed, _images(images))]
-    others = {s: budget.networks(s, seed, _images(images)) for s in chosen if s in _OWN}
+    others = {s: budget.networks(s, seed, _images(images), pretrained) for s in chosen if s in _OWN}
     networks = list(dict.fromkeys([*counted, *(n for members in others.values() for n in members)]))
     plan = _plan(budget, chosen, seed, counted) + _own_plan(others, seed)
     described = _describe(preset, chosen, seed, Path(out), plan, networks, command, _images(images))
@@ -273,6 +280,9 @@ def _describe(
     for network in networks:
         units, _ = training.load_data(network)
         used[Path(network.data).name] = f"sha256:{units.sha256} ({units.licence})"
+        if network.weights:
+            digest = hashlib.sha256(Path(network.weights).read_bytes()).hexdigest()
+            used[Path(network.weights).name] = f"sha256:{digest} (weights trained elsewhere)"
     sources = _sources()
     identity = json.dumps(
         [
@@ -288,6 +298,8 @@ def _describe(
     options = f"--preset {preset} --suite {','.join(suites)} --seed {seed} --out {shlex.quote(str(out))}"
     if images is not None:
         options += f" --images {shlex.quote(images)}"
+    folders = {str(Path(n.weights).parent) for n in networks if n.weights}
+    options += "".join(f" --checkpoints {shlex.quote(folder)}" for folder in folders)
     return Run(
         run_id=hashlib.sha256(identity.encode()).hexdigest()[:12],
         preset=preset,

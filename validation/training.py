@@ -61,6 +61,8 @@ class Network:
     """Training units whose gradients are measured at the end; 0 means none."""
     trajectory: int = 0
     """Held-out units whose gradients are measured along training, at :attr:`checkpoints`; 0 means none."""
+    weights: str = ""
+    """Path of a public checkpoint of a ResNet trained elsewhere; empty: the network is trained here."""
 
     @property
     def images(self) -> bool:
@@ -82,11 +84,14 @@ class Network:
     @property
     def name(self) -> str:
         """Short, unique within a run."""
-        return f"{self.family}-w{self.channels}-L{self.depth}-s{self.seed}"
+        name = f"{self.family}-w{self.channels}-L{self.depth}-s{self.seed}"
+        return f"{name}-pretrained" if self.weights else name
 
     @property
     def label(self) -> str:
         """For people."""
+        if self.weights:
+            return f"ResNet-{self.depth}, pretrained"
         if self.images:
             return f"ResNet-{self.depth}, width × {self.width:g}"
         return f"{FAMILY_NAMES[self.family]}, {self.depth} layers, width {self.channels}"
@@ -99,6 +104,8 @@ class Network:
     @property
     def recipe(self) -> str:
         """Optimizer, learning-rate rule and budget: one rule for all widths, fixed beforehand."""
+        if self.weights:
+            return f"trained elsewhere: {Path(self.weights).name}; no step was taken here"
         if self.images:
             rate = f"{_resnet_rate():g} at every width"
             rule = f"SGD, Nesterov momentum 0.9, weight decay 1e-4, learning rate {rate}"
@@ -258,6 +265,8 @@ def train(
     """
     started = time.process_time()
     units, held_out = load_data(network)
+    if network.weights:
+        return _pretrained(network, units, held_out)
     with one_thread():
         model = build(network, units).train()
         rate = _resnet_rate() if network.images else _transformer_rate(network)
@@ -302,6 +311,35 @@ def train(
         seconds=time.process_time() - started,
         cached=False,
         train_loss=float(np.mean(recent)),
+        test_losses=losses,
+        test_correct=correct,
+    )
+
+
+def _pretrained(
+    network: Network, units: data.ImageSet | data.SequenceSet, held_out: data.ImageSet | data.SequenceSet
+) -> Trained:
+    """A network trained elsewhere; its training loss is that of up to 1,000 of the given training units."""
+    started = time.process_time()
+    model = models.load_resnet(network.weights)
+    depth = 2 * len(models.resnet_blocks(model)) + 2
+    if depth != network.depth:
+        raise ValueError(
+            f"weights={Path(network.weights).name}: a ResNet-{depth}, expected ResNet-{network.depth}"
+        )
+    with one_thread():
+        chosen = np.random.default_rng([network.seed, 0x7281]).permutation(len(units))[:1000]
+        train_losses, _ = evaluate(model, units.take(np.sort(chosen)))
+        losses, correct = evaluate(model, held_out)
+    return Trained(
+        network=network,
+        model=model,
+        train=units,
+        held_out=held_out,
+        parameters=sum(p.numel() for p in model.parameters()),
+        seconds=time.process_time() - started,
+        cached=False,
+        train_loss=float(train_losses.mean()),
         test_losses=losses,
         test_correct=correct,
     )
@@ -364,7 +402,13 @@ def source_digest(*files: str) -> str:
 def cache_key(network: Network, data_sha256: str) -> str:
     """Hash of everything that decides the weights."""
     described = {
-        "network": {**asdict(network), "data": Path(network.data).name, "train_pool": 0, "trajectory": 0},
+        "network": {
+            **asdict(network),
+            "data": Path(network.data).name,
+            "train_pool": 0,
+            "trajectory": 0,
+            "weights": source_digest(network.weights) if network.weights else "",
+        },
         "data": data_sha256,
         "code": source_digest(__file__, *(m.__file__ for m in (models, data, images, sets, cifar))),
         "versions": {name: importlib.metadata.version(name) for name in ("torch", "numpy", "transformers")},
