@@ -56,7 +56,8 @@ def test_loaded_weights_are_those_of_the_file_and_the_cache_knows_them(folder, i
             torch.equal(a, b) for a, b in zip(trained.model.parameters(), expected.parameters(), strict=True)
         )
     assert (first.cached, again.cached) == (False, True)
-    assert len(first.held_out) == 50 and first.train_loss == again.train_loss
+    assert len(first.held_out) == 50
+    assert first.train_loss == again.train_loss
     other = training.Network(
         "resnet20", 1.0, 8, 0, 0, 8, str(images), 50, weights=models.checkpoints(folder)[14]
     )
