@@ -33,6 +33,8 @@ CLAIMS = {
     "units.",
     "intervention": "A small step of a new zero-initialised block along −μ_{M} lowers held-out loss by "
     "about αT.",
+    "jumpboard-train": "A small step along −μ_{M} strictly lowers the loss of the M units.",
+    "jumpboard-pop": "A small step along a population descent direction strictly lowers the population loss.",
     "near-diagonal": "The covariance of the gradients is nearly diagonal.",
     "signal-decay": "The size of the first-order signal falls with depth.",
     "deepest": "Where the first-order signal vanishes, more depth brings no first-order gain.",

@@ -30,10 +30,6 @@ SMALL = 1e-5
 """Step of the rows on sign and size, as a fraction of the loss."""
 TINY = 1e-6
 """Step of the jumpboard rows, which are about steps that are small enough."""
-_STATEMENTS = {
-    "jumpboard-train": "A small step along −μ_{M} strictly lowers the loss of the M units.",
-    "jumpboard-pop": "A small step along a population descent direction strictly lowers the population loss.",
-}
 
 
 def family(e: Effect) -> str:
@@ -100,7 +96,7 @@ def _sign(cells: Sequence[Effect]) -> ClaimRow:
     )
     return ClaimRow(
         "intervention",
-        CLAIMS.get("intervention", "intervention"),
+        CLAIMS["intervention"],
         "intervention",
         f"{_label(cells[0])}: sign on fresh units, step {100 * cells[0].fraction:g} %",
         verdict,
@@ -156,7 +152,7 @@ def _size(small: Sequence[Effect], fresh: Sequence[Effect]) -> ClaimRow:
     )
     return ClaimRow(
         "intervention",
-        CLAIMS.get("intervention", "intervention"),
+        CLAIMS["intervention"],
         "intervention",
         f"{_label(small[0])}: size on fresh units, step {100 * small[0].fraction:g} %",
         verdict,
@@ -188,7 +184,7 @@ def _jumpboard(claim: str, cells: Sequence[Effect]) -> ClaimRow:
     changes = [e.observed.value for e in cells if e.observed.value is not None]
     return ClaimRow(
         claim,
-        CLAIMS.get(claim, _STATEMENTS[claim]),
+        CLAIMS[claim],
         "intervention",
         f"{_label(cells[0])}, step {100 * cells[0].fraction:g} %, "
         + ("the M units themselves" if cells[0].sample == "train" else "K fresh units"),

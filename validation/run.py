@@ -157,7 +157,7 @@ def run(
             progress.start(sum(map(prepare.steps_of, wanted)), "Training networks, measuring gradients")
             cores = jobs or (os.cpu_count() or 1 if budget.side_by_side else 1)
             prepare.prepare(wanted, jobs=cores, on_step=progress.advance, note=progress.note)
-        progress.start(sum(cell.comparisons for cell in plan), "Counting misaligned events")
+        progress.start(sum(cell.comparisons for cell in plan), "Measuring and counting")
         progress.advance(sum(cell.comparisons for cell in plan) - sum(cell.comparisons for cell in left))
         for cell in left:
             store.append(cell.name, cell.measure())
