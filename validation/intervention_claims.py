@@ -8,6 +8,9 @@ row was first judged with an interval, which it does not need.
   (family-wise over the places and blocks); undecided where it does not.
 * size: observed over predicted at that step, a median over places and blocks for each network, then
   mean and Student interval over networks, lies within 4 % of 1.
+* routes A, B and theorem 2: a network counts for the claim where an improvement is guaranteed with positive
+  probability and observed on fresh units, against it where such a guarantee is contradicted by the whole
+  interval observed. A vacuous guarantee decides nothing, whatever the block did.
 * jumpboards: at the smallest step, 0.0001 %, the loss of the M units goes down (training; known without
   error), and the population's does so with certainty by K fresh units. They are about a step that is small
   enough, so that a larger step which overshoots is no evidence against them.
@@ -22,7 +25,7 @@ import numpy as np
 from scipy import stats
 
 from validation.claims import CLAIMS, CONFIDENCE, RANGE, ClaimRow, Outcome, group, of, seed_count
-from validation.results import Effect, Measured, Record
+from validation.results import Effect, Growth, Measured, Record
 
 TOLERANCE = 0.04
 """The papers' 96 % as a distance from 1."""
@@ -53,7 +56,8 @@ def claim_rows(records: Sequence[Record]) -> list[ClaimRow]:
         for claim, sample in (("jumpboard-train", "train"), ("jumpboard-pop", "held-out")):
             chosen = [e for e in members if e.sample == sample]
             rows += [_jumpboard(claim, _nearest(chosen, TINY))] if chosen else []
-    return rows
+    grown = group(of(records, Growth), lambda g: (g.route, g.case.partition("-w")[0]))
+    return rows + [_guarantee(members) for members in grown.values()]
 
 
 def _nearest(cells: Sequence[Effect], step: float) -> list[Effect]:
@@ -171,6 +175,50 @@ def _size(small: Sequence[Effect], fresh: Sequence[Effect]) -> ClaimRow:
 
 def _percent(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.3g} %"
+
+
+_ROUTES = {"A": "route-A", "B": "route-B", "theorem 2": "expansion-T2"}
+
+
+def _guarantee(cells: Sequence[Growth]) -> ClaimRow:
+    counts = [0, 0, 0]
+    for g in cells:
+        said = g.improves and not g.vacuous
+        better = g.observed.high is not None and g.observed.high < 0
+        worse = g.observed.low is not None and g.change is not None and g.observed.low > g.change
+        counts[0 if said and better else 2 if said and worse else 1] += 1
+    claim = _ROUTES[cells[0].route]
+    verdict: Outcome = "fails" if counts[2] else "undecided" if counts[1] else "holds"
+    vacuous = sum(g.vacuous for g in cells)
+    silent = sum(not g.vacuous and not g.improves for g in cells)
+    factors = [g.factor for g in cells if g.factor is not None]
+    needed = [g.units_needed for g in cells if g.units_needed is not None]
+    lower = sum(g.observed.high is not None and g.observed.high < 0 for g in cells)
+    higher = sum(g.observed.low is not None and g.observed.low > 0 for g in cells)
+    why = f"the guarantee is vacuous for {vacuous} and shows no gain for {silent} of {len(cells)} networks"
+    if factors:
+        why += f"; its cost is {min(factors):.3g} to {max(factors):.3g} times the gain"
+    if needed:
+        why += f", and {min(needed):.3g} units or more in each sample would be needed"
+    why += f". On fresh units the loss falls beyond its error in {lower} and rises beyond it in {higher}"
+    changes = [g.observed.value for g in cells if g.observed.value is not None]
+    return ClaimRow(
+        claim,
+        CLAIMS[claim],
+        "intervention",
+        f"{cells[0].label}, channel shift at {cells[0].module}, loss clipped at {cells[0].clip:g}",
+        verdict,
+        "networks",
+        holds=counts[0],
+        undecided=counts[1],
+        violated=counts[2],
+        effect_name="median change of the loss of fresh units",
+        effect=Measured(float(np.median(changes)), min(changes), max(changes), 1.0, RANGE),
+        n=len({(g.case, g.seed) for g in cells}),
+        n_name="trained networks",
+        seeds=len({g.seed for g in cells}),
+        why=why,
+    )
 
 
 def _jumpboard(claim: str, cells: Sequence[Effect]) -> ClaimRow:

@@ -16,7 +16,7 @@ from torch import nn
 
 from certify.blocks import ChannelShift, LinearMap, MLPBlock
 from certify.intervention import insert
-from validation import gradients, measure, models, training
+from validation import gradients, growth_measure, measure, models, training
 from validation.results import Effect, Measured, Record
 from validation.training import Network
 
@@ -149,7 +149,7 @@ def _channels(model: nn.Module, at: str) -> int:
 
 
 def records(network: Network, seed: int) -> list[Record]:
-    """Effects of every block at both insertion points, on fresh units and on the M units themselves."""
+    """Effects of every block at both insertion points, on fresh units and on the M units; guarantees."""
     trained = training.obtain(network)
     model = copy.deepcopy(trained.model).double().eval()
     n = IMAGES if network.images else SEQUENCES
@@ -167,7 +167,7 @@ def records(network: Network, seed: int) -> list[Record]:
                 seconds = (time.perf_counter() - started) / (2 * len(FRACTIONS))
                 for sample, steps in (("held-out", fresh), ("train", same)):
                     found += _effects(network, at, kind, sample, steps, seconds)
-    return found
+    return found + list(growth_measure.records(network, trained, seed))
 
 
 def _as_double(units: Any) -> Any:

@@ -207,7 +207,48 @@ class Effect:
     seconds: float
 
 
-Record = Run | Training | Geometry | Misalignment | Diagonality | Effect
+@dataclass(frozen=True)
+class Growth:
+    """One guarantee for one block at its place, and what the trained block did on fresh units."""
+
+    suite: str
+    case: str
+    label: str
+    module: str
+    block: str
+    unit: str
+    width: int
+    depth: int
+    seed: int
+    M: int
+    K: int
+    fresh: int
+    """Units that neither trained the block nor entered the guarantee."""
+    clip: float
+    """Losses above it count as this."""
+    route: str
+    """``A``, ``B`` or ``theorem 2``."""
+    change: float | None
+    """Guaranteed: the test risk changes by at most this ..."""
+    probability: float | None
+    """... with at least this probability; at most 0 where nothing is guaranteed."""
+    vacuous: bool
+    improves: bool
+    rests_on_estimates: bool
+    factor: float | None
+    """Cost of the worst case over the gain; None where there is no gain."""
+    units_needed: float | None
+    """Units in each sample at which the guarantee would show an improvement; None where none suffice."""
+    fallback: bool
+    observed: Measured
+    """Change of the loss on fresh units, new model minus old."""
+    jumpboard: Measured
+    """The same for the jumpboard."""
+    reason: str
+    seconds: float
+
+
+Record = Run | Training | Geometry | Misalignment | Diagonality | Effect | Growth
 _KINDS: dict[str, type] = {cls.__name__.lower(): cls for cls in get_args(Record)}
 
 

@@ -24,6 +24,7 @@ from validation import (
     data,
     depth_measure,
     gradients,
+    growth_measure,
     intervention_measure,
     measure,
     models,
@@ -322,5 +323,5 @@ def _sources() -> list[Path]:
     """Files whose source decides the numbers: a run is not continued by other code."""
     packages = [p for module in (theory, certify) for p in Path(str(module.__file__)).parent.glob("*.py")]
     own = (cases, cifar, data, gradients, image_files, measure, models, prepare, resample, sets, training)
-    suites = (depth_measure, intervention_measure)
+    suites = (depth_measure, growth_measure, intervention_measure)
     return sorted([*packages, *(Path(str(module.__file__)) for module in (*own, *suites))])
