@@ -177,7 +177,7 @@ def _p(value: float | None) -> str:
 def _decay_rows(records: Sequence[Record]) -> list[ClaimRow]:
     rows: list[ClaimRow] = []
     for name, positions, items in by_family(records):
-        signal, law = [0, 0, 0], [0, 0, 0]
+        signal, law, few = [0, 0, 0], [0, 0, 0], 0
         rates, chosen = [], []
         members: list[Geometry] = []
         level = max(len(items), 1)
@@ -196,6 +196,7 @@ def _decay_rows(records: Sequence[Record]) -> list[ClaimRow]:
             low, high = (None, None) if wide is None else (wide.low, wide.high)
             signal[0 if low is not None and low > 0 else 2 if high is not None and high < 0 else 1] += 1
             preferred = compared.preferred
+            few += compared.too_few
             law[0 if preferred == "power" else 1 if preferred is None else 2] += 1
             rate = compared.fits["power"].rate
             if rate is not None and rate.value is not None:
@@ -228,6 +229,8 @@ def _decay_rows(records: Sequence[Record]) -> list[ClaimRow]:
             )
         )
         weight = {m: float(np.mean([w[m] for w in chosen])) for m in depth_fit.MODELS}
+        if few:
+            remark = f"too few networks for AICc in {few} of {len(chosen)} series; " + remark
         outcome: Outcome = "fails" if law[2] else "holds" if law[0] and not law[1] else "undecided"
         rows.append(
             _row(

@@ -152,11 +152,16 @@ class Comparison:
     fits: dict[Model, Fit]
 
     @property
+    def too_few(self) -> bool:
+        """Whether AICc does not exist for some model: none must win by having fewer parameters."""
+        return not all(math.isfinite(f.aicc) for f in self.fits.values())
+
+    @property
     def weights(self) -> dict[Model, float]:
-        """exp(-AICc/2), normalised; all equal where there are too few points for any."""
+        """exp(-AICc/2), normalised; all equal where there are too few points for one of them."""
         values = {m: f.aicc for m, f in self.fits.items()}
         least = min(values.values())
-        if not math.isfinite(least):
+        if self.too_few:
             return dict.fromkeys(values, 1 / len(values))
         raw = {m: math.exp(-(v - least) / 2) for m, v in values.items()}
         return {m: v / sum(raw.values()) for m, v in raw.items()}
@@ -165,7 +170,7 @@ class Comparison:
     def preferred(self) -> Model | None:
         """The model that beats both others by :data:`DECISIVE`, or None."""
         ordered = sorted(self.fits.values(), key=lambda f: f.aicc)
-        if not math.isfinite(ordered[0].aicc):
+        if self.too_few:
             return None
         return ordered[0].model if ordered[1].aicc - ordered[0].aicc >= DECISIVE else None
 

@@ -121,6 +121,14 @@ def test_few_points_give_no_interval_and_no_preference() -> None:
     assert compared.preferred is None
 
 
+def test_no_model_wins_by_having_fewer_parameters() -> None:
+    """Four networks are enough for AICc of the constant only; a clear decay must not count for it."""
+    compared = depth_fit.compare([9, 15, 21, 27], [7.4, 4.0, 3.1, 2.3], [0.1, 0.1, 0.1, 0.1])
+    assert compared.too_few
+    assert compared.preferred is None
+    assert compared.weights == dict.fromkeys(depth_fit.MODELS, pytest.approx(1 / 3))
+
+
 def test_bad_points_are_refused() -> None:
     with pytest.raises(ValueError, match=r"min\(errors\)=0"):
         depth_fit.fit([1, 2], [1.0, 1.0], [0.0, 1.0], "power")
