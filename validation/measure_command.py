@@ -133,15 +133,19 @@ def measure(
 
 
 def refuse(*checks: Callable[[], Any]) -> None:
-    """Run all checks and say all mistakes together."""
-    mistakes = []
+    """Run all checks and say all mistakes together; a missing package only where there is no mistake."""
+    mistakes, missing = [], None
     for check in checks:
         try:
             check()
         except (ValueError, TypeError) as error:
             mistakes.append(str(error))
+        except ImportError as error:
+            missing = error
     if mistakes:
         raise ValueError("; and ".join(mistakes))
+    if missing is not None:
+        raise missing
 
 
 def _check_devices(device: str | None, device_map: str | None) -> None:

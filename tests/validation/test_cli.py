@@ -39,6 +39,7 @@ def quick_run(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         *,
         jobs: int | None = None,
         images: Path | None = None,
+        checkpoints: Path | None = None,
     ) -> Path:
         seen.update(preset=preset, suites=suites, seed=seed, out=out, jobs=jobs)
         progress.start(2, "counting")
