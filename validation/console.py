@@ -21,7 +21,7 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-COUNTS = "counts: cells, or steps of a trend, for the claim / undecided / against it"
+COUNTS = "counts: cells, or steps of a trend, for the claim / undecided / against it; effect: [interval] or (range)"
 _ENOUGH = 3  # units done before a remaining time is guessed
 
 
@@ -142,6 +142,7 @@ def verdict_table(rows: Any, titles: dict[str, str]) -> Any:
     from rich.table import Table
     from rich.text import Text
 
+    from validation.claims import RANGE
     from validation.figures import plain
     from validation.page import number
 
@@ -153,7 +154,10 @@ def verdict_table(rows: Any, titles: dict[str, str]) -> Any:
     for r in rows:
         effect = "–" if r.effect is None else number(r.effect.value)
         if r.effect is not None and r.effect.low is not None and r.effect.low != r.effect.high:
-            effect += f" [{number(r.effect.low)}, {number(r.effect.high)}]"
+            limits = number(r.effect.low), number(r.effect.high)
+            effect += (
+                " ({} to {})".format(*limits) if r.effect.method == RANGE else " [{}, {}]".format(*limits)
+            )
         table.add_row(
             "" if r.claim == last else r.claim,
             titles.get(r.suite, r.suite),

@@ -239,8 +239,12 @@ def _decay_rows(records: Sequence[Record]) -> list[ClaimRow]:
                 outcome,
                 (law[0], law[1], law[2]),
                 effect_name="Akaike weight of the power law, mean",
-                effect=Measured(weight["power"], None, None, CONFIDENCE, "AICc, no interval"),
-                why=(
+                effect=None
+                if few == len(chosen)
+                else Measured(weight["power"], None, None, CONFIDENCE, "AICc, no interval"),
+                why=remark
+                if few == len(chosen)
+                else (
                     f"mean Akaike weights: power {weight['power']:.2f}, exponential "
                     f"{weight['exponential']:.2f}, no decay {weight['constant']:.2f}; a preference needs a "
                     f"difference of {depth_fit.DECISIVE:g} in AICc; {remark}"
