@@ -21,7 +21,10 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-COUNTS = "counts: cells, or steps of a trend, for the claim / undecided / against it; effect: [interval] or (range)"
+COUNTS = (
+    "counts: cells, or steps of a trend, for the claim / undecided / against it; "
+    "effect: [interval] or (range)"
+)
 _ENOUGH = 3  # units done before a remaining time is guessed
 
 
