@@ -26,6 +26,7 @@ from validation.claims import (
     is_covered,
     is_exact,
     of,
+    plural,
     suites,
 )
 from validation.methods import INTROS, TITLES, join, suite_methods
@@ -300,17 +301,36 @@ def _with_csv(f: Figure) -> dict[str, Any]:
     }
 
 
-def fit(views: Sequence[dict[str, Any]], room: int) -> None:
-    """Leave folded panels out of the page, largest first, until the pictures take at most ``room`` bytes.
+def fit(views: Sequence[dict[str, Any]], room: int) -> int:
+    """Leave panels out of the page until the pictures take at most ``room`` bytes; returns what they take.
 
+    Folded panels go first, largest figures first; then the last panels of the largest figures, down to one.
     The data of a figure stay whole; its caption says what was left out.
     """
     shown = [f for v in views for f in v["figures"]]
-    size = sum(len(p.svg) for f in shown for p in (*f["panels"], *f["more"]))
-    for f in sorted(shown, key=lambda f: -sum(len(p.svg) for p in f["more"])):
+
+    def bytes_of(panels: Sequence[Any]) -> int:
+        return sum(len(p.svg) for p in panels)
+
+    def leave_out(figure: dict[str, Any], where: str, kept: int) -> int:
+        gone = figure[where][kept:]
+        figure[where] = figure[where][:kept]
+        figure.setdefault("whole_caption", figure["caption"])
+        figure["left_out"] = figure.get("left_out", 0) + len(gone)
+        figure["caption"] = (
+            f"{figure['whole_caption']} To keep this page small, in the data only: "
+            f"{plural(figure['left_out'], 'panel')}."
+        )
+        return bytes_of(gone)
+
+    size = sum(bytes_of(f["panels"]) + bytes_of(f["more"]) for f in shown)
+    for f in sorted(shown, key=lambda f: -bytes_of(f["more"])):
         if size <= room or not f["more"]:
             break
-        size -= sum(len(p.svg) for p in f["more"])
-        left_out = f["more_title"].replace(" more", "")
-        f["caption"] += f" To keep this page small, in the data only: {left_out}."
-        f["more"] = ()
+        size -= leave_out(f, "more", 0)
+    while size > room:
+        f = max(shown, key=lambda f: bytes_of(f["panels"]) if len(f["panels"]) > 1 else 0)
+        if len(f["panels"]) < 2:
+            break
+        size -= leave_out(f, "panels", len(f["panels"]) - 1)
+    return size

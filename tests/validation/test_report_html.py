@@ -275,7 +275,15 @@ def test_pictures_beyond_the_room_are_left_out_and_said(records: list[Record]) -
     assert sum(len(f["more"]) for f in views[0]["figures"]) == 0
     assert [len(f["csv"]["uri"]) for f in views[0]["figures"]] == whole
     assert before > 0
-    assert any("in the data only: 1 panel" in f["caption"] for f in views[0]["figures"])
+    assert all(len(f["panels"]) == 1 for f in views[0]["figures"])
+    assert all(f["caption"].count("in the data only") == ("left_out" in f) for f in views[0]["figures"])
+    assert any(f"in the data only: {f.get('left_out')} panel" in f["caption"] for f in views[0]["figures"])
+
+
+def test_a_page_is_kept_below_its_limit(records: list[Record], monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = len(report.render(records).encode())
+    monkeypatch.setattr(report, "_PAGE", whole - 50_000)
+    assert len(report.render(records).encode()) <= whole - 45_000  # captions grow by a sentence
 
 
 # -- colours -------------------------------------------------------------------------------------------------
