@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -69,6 +69,7 @@ class Replicated:
     exponent: int = 0
     split: int = 0
     sketches: Float | None = None
+    _known: dict[str, float] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def groups(self) -> int:
@@ -80,8 +81,18 @@ class Replicated:
         """Estimates of all deletions and sketches, one row each."""
         return self.without if self.sketches is None else np.concatenate([self.without, self.sketches])
 
-    def spread(self, f: Callable[[Float], Float]) -> float:
-        """Delete-group jackknife standard error of ``f``, a function of rows of estimates."""
+    def spread(self, f: Callable[[Float], Float], name: str | None = None) -> float:
+        """Delete-group jackknife standard error of ``f``, a function of rows of estimates.
+
+        With a ``name`` it is computed once: limits at many levels ask for the same few errors.
+        """
+        if name is None:
+            return self._spread(f)
+        if name not in self._known:
+            self._known[name] = self._spread(f)
+        return self._known[name]
+
+    def _spread(self, f: Callable[[Float], Float]) -> float:
         whole, variance = float(f(self.point[None, :])[0]), 0.0
         for part in self._samples:
             sizes = self.sizes[part]
@@ -91,6 +102,13 @@ class Replicated:
         if self.sketches is not None:
             variance += float(np.var(f(self.sketches), ddof=1)) / len(self.sketches)
         return math.sqrt(variance)
+
+    def lowest(self, name: str, f: Callable[[Float], Float]) -> float:
+        """Smallest value of ``f`` over all deletions and sketches, kept under ``name``; NaN if one is NaN."""
+        key = f"lowest {name}"
+        if key not in self._known:
+            self._known[key] = float(f(self.all).min())
+        return self._known[key]
 
     @property
     def _samples(self) -> tuple[slice, ...]:
@@ -111,7 +129,7 @@ class Replicated:
 
 def signal_limits(r: Replicated, alpha: float) -> tuple[float, float]:
     """Lower and upper limit of m2, each one-sided at level alpha."""
-    half = r.quantile(alpha) * r.spread(lambda x: x[:, 0])
+    half = r.quantile(alpha) * r.spread(lambda x: x[:, 0], "m2")
     return float(r.point[0]) - half, float(r.point[0]) + half
 
 
@@ -126,10 +144,10 @@ def numerator_limits(r: Replicated, k: Combination, alpha: float) -> tuple[float
     """Estimate and limits of the numerator, on the log scale wherever all estimates are positive."""
     v, value = _numerator(r, k)
     t = r.quantile(alpha)
-    if v > 0 and (value(r.all) > 0).all():
-        half = t * r.spread(lambda x: np.log(value(x)))
+    if v > 0 and r.lowest(f"{k}", value) > 0:
+        half = t * r.spread(lambda x: np.log(value(x)), f"log {k}")
         return v, v * math.exp(-min(half, 700.0)), v * math.exp(min(half, 700.0))
-    half = t * r.spread(value)
+    half = t * r.spread(value, f"{k}")
     return v, v - half, v + half
 
 
@@ -185,9 +203,9 @@ def fieller(r: Replicated, k: Combination, alpha: float) -> tuple[float, float]:
     """
     v, value = _numerator(r, k)
     s, t = float(r.point[1]), r.quantile(alpha)
-    vv = r.spread(value) ** 2
-    ss = r.spread(lambda x: x[:, 1]) ** 2
-    vs = (r.spread(lambda x: value(x) + x[:, 1]) ** 2 - vv - ss) / 2
+    vv = r.spread(value, f"{k}") ** 2
+    ss = r.spread(lambda x: x[:, 1], "m2^2") ** 2
+    vs = (r.spread(lambda x: value(x) + x[:, 1], f"{k} + m2^2") ** 2 - vv - ss) / 2
     A, B, C = s * s - t * t * ss, v * s - t * t * vs, v * v - t * t * vv
     if s <= 0 or A <= 0:
         return 0.0, math.inf

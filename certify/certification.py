@@ -7,6 +7,7 @@ import functools
 import json
 import math
 import platform
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, Literal
@@ -285,6 +286,55 @@ def certificate(
     >>> certificate(noise, M=8, K=8).state
     'signal not detected'
     """
+    issue = prepared(
+        moments,
+        M=M,
+        K=K,
+        test=test,
+        tier=tier,
+        method=method,
+        bound=bound,
+        direction=direction,
+        resamples=resamples,
+        rng=rng,
+        unit=unit,
+        module=module,
+        positions=positions,
+        dtype=dtype,
+        seed=seed,
+    )
+    return issue(confidence)
+
+
+def prepared(
+    moments: Any,
+    *,
+    M: int,
+    K: int,
+    test: Any = None,
+    tier: Tier = "asymptotic",
+    method: str = "separate",
+    bound: float | None = None,
+    direction: Any = None,
+    resamples: int = 999,
+    rng: Any = 0,
+    unit: str | None = None,
+    module: str | None = None,
+    positions: str | None = None,
+    dtype: str | None = None,
+    seed: int | None = None,
+) -> Callable[[float], Certificate]:
+    """The certificate as a function of its confidence: what all levels share is computed once.
+
+    Parameters and errors are those of :func:`certificate`. A bootstrap draws its resamples once.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> issue = prepared(1 + np.random.default_rng(0).standard_normal((200, 3)), M=8, K=8)
+    >>> issue(0.9).upper < issue(0.99).upper
+    True
+    """
     from certify.moments import GradientMoments
     from certify.tiers import IID, RUN, Request
 
@@ -306,10 +356,10 @@ def certificate(
     if dtype is None:
         dtype = meta.get("dtype") or (str(moments.dtype) if hasattr(moments, "dtype") else None)
     unit = unit or meta.get("unit") or "example"
-    ask = Request(
+    shared = Request(
         check_count("M", M),
         check_count("K", K),
-        check_confidence(confidence),
+        0.5,  # stands for any: replaced below
         unit,
         method,
         check_count("resamples", resamples),
@@ -318,34 +368,42 @@ def certificate(
         direction,
         second,
     )
-    found = RUN[tier](given, ask)
-    notes = found.notes
-    doubts, contradicted = _doubts([m for m in (given, second) if m is not None])
-    if doubts:
-        status: Any = "violated" if contradicted else "declared"
-        assumptions = tuple(
-            dataclasses.replace(a, status=status, detail="; ".join(doubts)) if a == IID else a
-            for a in found.assumptions
+    samples = [m for m in (given, second) if m is not None]
+
+    def issue(confidence: float) -> Certificate:
+        ask = dataclasses.replace(shared, confidence=check_confidence(confidence))
+        found = RUN[tier](given, ask)
+        notes = found.notes
+        doubts, contradicted = ask.once("doubts", lambda: _doubts(samples))
+        if doubts:
+            status: Any = "violated" if contradicted else "declared"
+            assumptions = tuple(
+                dataclasses.replace(a, status=status, detail="; ".join(doubts)) if a == IID else a
+                for a in found.assumptions
+            )
+            found = dataclasses.replace(found, assumptions=assumptions)
+            notes += tuple(f"{doubt}: {remedy}" for doubt, remedy in doubts.items())
+        return Certificate(
+            M=ask.M,
+            K=ask.K,
+            confidence=ask.confidence,
+            tier=tier,
+            n=given.n,
+            d=given.d,
+            unit=unit,
+            module=module or meta.get("module"),
+            positions=positions or meta.get("positions"),
+            dtype=dtype,
+            seed=seed
+            if seed is not None
+            else (rng if method == "bootstrap" and isinstance(rng, int) else None),
+            versions=versions(),
+            n_test=None if second is None else second.n,
+            notes=notes,
+            **{f.name: getattr(found, f.name) for f in dataclasses.fields(found) if f.name != "notes"},
         )
-        found = dataclasses.replace(found, assumptions=assumptions)
-        notes += tuple(f"{doubt}: {remedy}" for doubt, remedy in doubts.items())
-    return Certificate(
-        M=ask.M,
-        K=ask.K,
-        confidence=ask.confidence,
-        tier=tier,
-        n=given.n,
-        d=given.d,
-        unit=unit,
-        module=module or meta.get("module"),
-        positions=positions or meta.get("positions"),
-        dtype=dtype,
-        seed=seed if seed is not None else (rng if method == "bootstrap" and isinstance(rng, int) else None),
-        versions=versions(),
-        n_test=None if second is None else second.n,
-        notes=notes,
-        **{f.name: getattr(found, f.name) for f in dataclasses.fields(found) if f.name != "notes"},
-    )
+
+    return issue
 
 
 def _check_second(given: Any, second: Any, tier: str) -> None:

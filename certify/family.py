@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from certify.certification import Certificate, certificate
+from certify.certification import Certificate, certificate, prepared
 from certify.intervals import check_confidence, check_probability
 
 LEAST_P = 1e-12
@@ -86,7 +86,8 @@ def certificates(
 def p_value(moments: Any, target: float, *, M: int, K: int, **options: Any) -> float:
     """Smallest error probability at which a certificate states an upper limit of at most ``target``.
 
-    Values below 1e-12 are reported as 1e-12; 1 where no certificate can be had.
+    Values below 1e-12 (bootstrap: below 4/(resamples + 1), where percentiles end) are reported as that; 1
+    where no certificate can be had. What does not depend on the level is computed once.
 
     Examples
     --------
@@ -95,20 +96,22 @@ def p_value(moments: Any, target: float, *, M: int, K: int, **options: Any) -> f
     >>> p_value(Q, 0.1, M=32, K=32) < 1e-6
     True
     """
-    from certify.moments import GradientMoments
-
     check_probability("target", target)
-    given = moments if isinstance(moments, GradientMoments) else GradientMoments.from_array(moments)
+    issue = prepared(moments, M=M, K=K, **options)
 
     def stated(log_alpha: float) -> bool:
-        c = certificate(given, M=M, K=K, confidence=1 - math.exp(log_alpha), **options)
+        c = issue(1 - math.exp(log_alpha))
         return c.upper <= target and not c.violated
 
-    low, high = math.log(LEAST_P), math.log(0.5)
+    least = LEAST_P
+    if options.get("method") == "bootstrap":
+        # A certificate asks for percentiles at a quarter of its level; none exist below 1/(resamples + 1).
+        least = max(least, 4.0001 / (options.get("resamples", 999) + 1))
+    low, high = math.log(least), math.log(0.5)
     if not stated(high):
         return 1.0
     if stated(low):
-        return LEAST_P
+        return least
     for _ in range(30):
         middle = (low + high) / 2
         low, high = (low, middle) if stated(middle) else (middle, high)

@@ -71,6 +71,11 @@ def bounded_odds(s: Blocks, k: Combination, alpha: float) -> float:
     -----
     Betting as in ``certify.betting``; the tangent step is ours.
     """
+    return limit(bounded_game(s, k), alpha)
+
+
+def bounded_game(s: Blocks, k: Combination) -> Capital:
+    """The game of :func:`bounded_odds`, which is the same at every level."""
     guesses = _tangent_points(s.e)
     c = ODDS_GRID
     # numerator = a_w (tau3 - m2^2) + t_w (tau2 - 2 tau3 + m2^2)
@@ -86,7 +91,7 @@ def bounded_odds(s: Blocks, k: Combination, alpha: float) -> float:
         e, t2, t3, g = (v[part, None] for v in (s.e, s.t2, s.t3, guesses))
         payoffs = p2 * t2 + p3 * t3 - p4 * (2 * g * e - g * g)
         game.bet(payoffs, top + p4 * (g + g * g))
-    return _limit(game, alpha)
+    return game
 
 
 def conditional_odds(x: Float, K: int, bound: float, alpha: float) -> float:
@@ -102,7 +107,7 @@ def conditional_odds(x: Float, K: int, bound: float, alpha: float) -> float:
         If a value exceeds the bound.
     """
     game = conditional_game(x, K, bound, ODDS_GRID, Capital(ODDS_GRID.size), 0.0)
-    return _limit(game, alpha)
+    return limit(game, alpha)
 
 
 def conditional_game(x: Float, K: int, bound: float, c: Float, game: Capital, total: float) -> Capital:
@@ -123,7 +128,8 @@ def conditional_game(x: Float, K: int, bound: float, c: Float, game: Capital, to
     return game
 
 
-def _limit(game: Capital, alpha: float) -> float:
+def limit(game: Capital, alpha: float) -> float:
+    """Upper limit of the odds at level alpha from a game on ``ODDS_GRID``, infinite where there is none."""
     # Candidates are ordered: "odds >= c" true for one c makes it true for all smaller ones.
     first = smallest_rejected(game.rejected(alpha))
     return math.inf if first is None else float(ODDS_GRID[first])

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from certify import asymptotic, finite_sample
 from certify.asymptotic import PARALLEL, TRACE, Combination, Replicated, inverse
+from certify.betting import Capital
 from certify.certification import AssumptionStatus, Quantity
 from certify.estimators import alignment_bound, estimate, exact_bound, ratio, rescale
 from certify.intervals import ConfidenceInterval, clopper_pearson
@@ -22,6 +23,7 @@ from certify.two_laws import replicated_two_laws
 from theory.bounds import n_eff
 
 Float = NDArray[np.float64]
+X = TypeVar("X")
 
 IID = AssumptionStatus("units independent, with one law", "declared")
 FRESH = AssumptionStatus("units independent of the trained model", "declared")
@@ -49,6 +51,15 @@ class Request:
     direction: Any = None
     test: GradientMoments | None = None
     """Sample of the second law, of which the K units are drawn; None for one law."""
+    memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """What does not depend on the confidence; requests that differ in nothing else share it."""
+
+    def once(self, name: str, make: Callable[[], X]) -> X:
+        """``make()``, computed at the first call with this name."""
+        if name not in self.memo:
+            self.memo[name] = make()
+        found: X = self.memo[name]
+        return found
 
     @property
     def alpha(self) -> float:
@@ -128,11 +139,12 @@ def asymptotic_tier(moments: GradientMoments, ask: Request) -> Outcome:
     assumptions: tuple[AssumptionStatus, ...] = (IID, FRESH)
     notes: tuple[str, ...] = ()
     if ask.test is None:
-        r = replicated(moments)
+        r = ask.once("replicated", lambda: replicated(moments))
     else:
         if ask.method == "bootstrap":
             raise ValueError("method='bootstrap': expected 'separate', 'mover' or 'fieller' with test=")
-        r = replicated_two_laws(moments, ask.test, ask.M, ask.K)
+        second = ask.test
+        r = ask.once("replicated", lambda: replicated_two_laws(moments, second, ask.M, ask.K))
         n, about = n + ask.test.n, "E T = mu_1.mu_2"
         assumptions = (IID, FRESH, APART)
         notes = (TWO_LAWS,)
@@ -218,7 +230,12 @@ def asymptotic_tier(moments: GradientMoments, ask: Request) -> Outcome:
             interval(signal, m2_low * abs(m2_low), m2_high * abs(m2_high)),
             interval(signal, one_sided * abs(one_sided), math.inf, "greater"),
         ),
-        (*assumptions, _tails(r, ask), _large(n, ask.alpha, a == t == 0 < s), _signal(detected, about)),
+        (
+            *assumptions,
+            ask.once("tails", lambda: _tails(r, ask)),
+            _large(n, ask.alpha, a == t == 0 < s),
+            _signal(detected, about),
+        ),
         notes,
     )
 
@@ -252,7 +269,7 @@ def _odds_limits(
     moments: GradientMoments, ask: Request, r: Replicated
 ) -> Callable[[Combination, float], tuple[float, float]]:
     if ask.method == "bootstrap":
-        samples = resampled(moments, ask.resamples, ask.rng)
+        samples = ask.once("resampled", lambda: resampled(moments, ask.resamples, ask.rng))
         return lambda k, alpha: asymptotic.percentile(samples, k, alpha)
     limits = {"separate": asymptotic.separate, "mover": asymptotic.mover, "fieller": asymptotic.fieller}
     chosen = limits[ask.method]
@@ -291,17 +308,19 @@ def bounded_tier(moments: GradientMoments, ask: Request) -> Outcome:
         raise ValueError(
             "bound=None: expected a number R with |q| <= R for every possible unit (tier='bounded')"
         )
-    Q = rows_of(moments, "the bounded tier", shuffled=True)
     radius = rescale(ask.bound, -moments.exponent)
-    s = finite_sample.blocks(Q, radius)
-    point = estimate(moments, correct=False) if moments.n >= 4 else None
+    sizes = Combination.variance(ask.M, ask.K)
+
+    def play() -> tuple[int, list[Capital]]:
+        s = finite_sample.blocks(rows_of(moments, "the bounded tier", shuffled=True), radius)
+        return s.e.size, [finite_sample.bounded_game(s, k) for k in (sizes, PARALLEL, TRACE)]
+
+    triples, games = ask.once("games", play)
+    point = ask.once("point", lambda: estimate(moments, correct=False) if moments.n >= 4 else None)
     size = float(n_eff(ask.M, ask.K))
-    odds = [
-        finite_sample.bounded_odds(s, k, ask.alpha)
-        for k in (Combination.variance(ask.M, ask.K), PARALLEL, TRACE)
-    ]
+    odds = [finite_sample.limit(game, ask.alpha) for game in games]
     needs = ("iid units", "fresh model", f"|q| <= {ask.bound:g}")
-    label = f"betting on {s.e.size} disjoint triples"
+    label = f"betting on {triples} disjoint triples"
 
     def limit(estimate: float | None, low: float, high: float, side: str) -> Quantity:
         ci = ConfidenceInterval(estimate, low, high, ask.confidence, label, moments.n, ask.unit, needs, side)
@@ -344,12 +363,15 @@ def bounded_tier(moments: GradientMoments, ask: Request) -> Outcome:
 
 def replicates_tier(moments: GradientMoments, ask: Request) -> Outcome:
     """Signs of disjoint replicates of T: exact, no moments needed, many units needed."""
-    train = rows_of(moments, "the replicates tier", shuffled=True)
-    test: Float | None = None
-    assumptions: tuple[AssumptionStatus, ...] = (IID, FRESH)
-    if ask.test is not None:
-        test, assumptions = rows_of(ask.test, "the replicates tier", shuffled=True), (IID, FRESH, APART)
-    events, trials = finite_sample.replicate_signs(train, ask.M, ask.K, test)
+
+    def count() -> tuple[int, int]:
+        train, *test = (
+            rows_of(m, "the replicates tier", shuffled=True) for m in (moments, ask.test) if m is not None
+        )
+        return finite_sample.replicate_signs(train, ask.M, ask.K, *test)
+
+    assumptions = (IID, FRESH) if ask.test is None else (IID, FRESH, APART)
+    events, trials = ask.once("signs", count)
     label = f"signs of {trials} disjoint replicates of T"
     return _from_signs(ask, events, trials, label, assumptions)
 
@@ -384,11 +406,16 @@ def conditional_tier(moments: GradientMoments, ask: Request) -> Outcome:
             "direction=None: expected the given training mean mu_M, shape (d,), made of units that are not "
             "in this sample (tier='conditional')"
         )
-    Q = rows_of(moments, "the conditional tier", shuffled=True)
     v = finite_sample.as_direction(ask.direction, moments.d)
-    x = finite_sample.projections(Q, v)
-    mean = Q.mean(axis=0)
-    same = float(mean @ v) >= (1 - 1e-9) * float(np.linalg.norm(mean)) * float(np.linalg.norm(v))
+
+    def project() -> tuple[Float, bool]:
+        Q = rows_of(moments, "the conditional tier", shuffled=True)
+        mean = Q.mean(axis=0)
+        along = float(mean @ v)
+        same = along >= (1 - 1e-9) * float(np.linalg.norm(mean)) * float(np.linalg.norm(v))
+        return finite_sample.projections(Q, v), same
+
+    x, same = ask.once("projections", project)
     given = AssumptionStatus(
         "mu_M made of units that are not in this sample",
         "violated" if same and moments.d > 1 else "declared",
@@ -399,7 +426,11 @@ def conditional_tier(moments: GradientMoments, ask: Request) -> Outcome:
         label = f"signs of {trials} disjoint means of K units along the given mu_M"
         return _from_signs(ask, events, trials, label, (IID, FRESH, given))
     radius = rescale(ask.bound, -moments.exponent)
-    odds = finite_sample.conditional_odds(x, ask.K, radius, ask.alpha)
+    grid = finite_sample.ODDS_GRID
+    game = ask.once(
+        "game", lambda: finite_sample.conditional_game(x, ask.K, radius, grid, Capital(grid.size), 0.0)
+    )
+    odds = finite_sample.limit(game, ask.alpha)
     centre, variance = float(x.mean()), float(x.var(ddof=1))
     estimate = variance / (variance + ask.K * centre**2) if centre > 0 else None
     label = "betting along the given mu_M, valid at any stopping time"

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from certify.certification import Certificate, certificate
+from certify.certification import Certificate, certificate, prepared
 from certify.estimators import estimate
-from certify.family import certificates, decide, p_value
+from certify.family import LEAST_P, certificates, decide, p_value
 from certify.finite_sample import replicate_signs
 from certify.moments import GradientMoments
 from certify.replication import serial_dependence
@@ -337,6 +337,63 @@ def test_p_value_inverts_the_limit(Q):
     assert p_value(Q, 1e-6, M=8, K=8) == 1.0
     with pytest.raises(ValueError, match=r"target=1\.5"):
         p_value(Q, 1.5, M=8, K=8)
+
+
+@pytest.mark.parametrize("options", TIERS, ids=lambda o: "-".join(map(str, o)) or "default")
+def test_levels_share_work_and_change_nothing(Q, options):
+    issue = prepared(Q, M=8, K=8, **options)
+    for confidence in (0.9, 0.5, 0.95):  # in any order
+        assert issue(confidence) == certificate(Q, M=8, K=8, confidence=confidence, **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [o for o in TIERS if o.get("tier") != "plug-in"],
+    ids=lambda o: "-".join(map(str, o)) or "default",
+)
+def test_p_value_by_fresh_certificates(Q, options):
+    """The bisection with a new certificate at every level, as a reference."""
+    c = certificate(Q, M=8, K=8, confidence=0.9, **options)
+    target = min(1.0001 * c.upper, 0.999)
+
+    def stated(log_alpha):
+        return certificate(Q, M=8, K=8, confidence=1 - math.exp(log_alpha), **options).upper <= target
+
+    least = 4.0001 / 200 if options.get("method") == "bootstrap" else LEAST_P
+    low, high = math.log(least), math.log(0.5)
+    expected = 1.0
+    if stated(high):
+        for _ in range(30):
+            middle = (low + high) / 2
+            low, high = (low, middle) if stated(middle) else (middle, high)
+        expected = math.exp(high)
+    found = p_value(Q, target, M=8, K=8, **options)
+    assert found == pytest.approx(expected, rel=1e-12)
+    assert expected == 1.0 or found <= 0.1001
+
+
+def test_a_decision_looks_at_the_rows_of_a_module_once(Q, monkeypatch):
+    from certify import certification, tiers
+
+    calls = {"deletions": 0, "doubts": 0}
+    replicated, doubts = tiers.replicated, certification._doubts
+
+    def counted(name, f):
+        def g(*a):
+            calls[name] += 1
+            return f(*a)
+
+        return g
+
+    monkeypatch.setattr(tiers, "replicated", counted("deletions", replicated))
+    monkeypatch.setattr(certification, "_doubts", counted("doubts", doubts))
+    decide({"a": Q, "b": -Q}, certificate(Q, M=8, K=8, confidence=0.99).upper, M=8, K=8)
+    assert calls == {"deletions": 3, "doubts": 3}  # one more each for the target
+
+
+def test_bootstrap_p_value_ends_where_percentiles_do(Q):
+    found = p_value(Q, 0.9, M=8, K=8, method="bootstrap", resamples=199)
+    assert 0.02 <= found < 0.021
 
 
 def test_holm_issues_what_bonferroni_issues_and_more(monkeypatch):
