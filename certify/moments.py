@@ -139,7 +139,7 @@ class GradientMoments:
         >>> GradientMoments.from_array([[1.0, 2.0], [3.0, 4.0]]).mean
         array([2., 3.])
         """
-        rows, _ = as_rows(Q)
+        rows, ours = as_rows(Q)
         accumulator = MomentAccumulator(
             rows.shape[1],
             memory_budget=memory_budget,
@@ -147,7 +147,7 @@ class GradientMoments:
             sketch=sketch,
             metadata=metadata,
         )
-        accumulator.update(Q, copy=copy)
+        accumulator.add(rows, ours or not copy)
         return accumulator.result()
 
     def __add__(self, other: GradientMoments) -> GradientMoments:
@@ -422,8 +422,12 @@ class MomentAccumulator:
         ValueError
             If the number of columns is not d, or an entry is NaN or infinite.
         """
-        self._require_open()
         rows, ours = as_rows(Q)
+        self.add(rows, ours or not copy)
+
+    def add(self, rows: NDArray[Any], keep: bool) -> None:
+        """Add rows as `as_rows` gives them; `keep` their memory instead of copying it."""
+        self._require_open()
         if rows.shape[1] != self.d:
             raise ValueError(f"Q.shape={rows.shape}: expected d={self.d} columns as in the earlier batches")
         exponent = checked_exponent(rows, first=self.n)
@@ -436,7 +440,7 @@ class MomentAccumulator:
         elif self._kind in ("covariance", "sketch"):
             self.spill([rows], None, self._scale)
         else:
-            self._rows.append(rows if ours else rows.copy() if copy else rows.view())
+            self._rows.append(rows.view() if keep else rows.copy())
             self.n += rows.shape[0]
             if self._kind is None and sum(chunk.nbytes for chunk in self._rows) > self.memory_budget:
                 kept, self._rows, self.n = self._rows, [], 0
