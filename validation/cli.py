@@ -56,6 +56,23 @@ def csv_option(_: click.Context, __: click.Parameter, value: str | tuple[str, ..
     return tuple(p.strip() for part in parts for p in part.split(",") if p.strip())
 
 
+def written_as(command: F) -> F:
+    """``--format`` and ``--open`` of the commands that write a report."""
+    command = click.option(
+        "--open/--no-open", "open_", default=False, help="Show the report in the browser afterwards."
+    )(command)
+    return click.option(
+        "--format",
+        "formats",
+        multiple=True,
+        callback=csv_option,
+        metavar="NAME[,NAME...]",
+        default=("html",),
+        show_default=True,
+        help="html, json, csv, tex.",
+    )(command)
+
+
 def say_json(payload: Any) -> None:
     """Print a JSON document; a NaN is a bug and raises."""
     click.echo(json.dumps(payload, indent=2, allow_nan=False, ensure_ascii=False))
@@ -88,17 +105,7 @@ def cli() -> None:
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Folder for results and report. [default: runs/PRESET]"
 )
-@click.option(
-    "--format",
-    "formats",
-    multiple=True,
-    callback=csv_option,
-    metavar="NAME[,NAME...]",
-    default=("html",),
-    show_default=True,
-    help="html, json, csv, tex.",
-)
-@click.option("--open/--no-open", "open_", default=False, help="Show the report in the browser afterwards.")
+@written_as
 @click.option(
     "--images",
     type=click.Path(path_type=Path, exists=True),
@@ -141,39 +148,13 @@ def validate(
     An interrupted run goes on where it stopped when the same command is given again.
     """
     from validation import report
-    from validation.console import Bars
-    from validation.run import BoundViolated, run
+    from validation import validate_command as command
 
     report.check_formats(formats)
-    of_model = {k: v for k, v in of_model.items() if v is not None}
-    if of_model:
-        _only_model(of_model, suites, images, checkpoints, jobs)
+    of_model = command.only_model(of_model, suites, images, checkpoints, jobs)
     folder = out or Path("runs") / ("loaded" if of_model else preset)
     state.resumable = str(folder)
-    contradiction: BoundViolated | None = None
-    with Bars() as bars:
-        try:
-            if of_model:
-                from validation import loaded
-
-                max_units = of_model.pop("max_units", None)
-                what = loaded.Loaded(**of_model)
-                store = loaded.run(
-                    what, preset=preset, seed=seed, out=folder, max_units=max_units, progress=bars
-                )
-            else:
-                store = run(
-                    preset,
-                    suites or None,
-                    seed,
-                    folder,
-                    bars,
-                    jobs=jobs,
-                    images=images,
-                    checkpoints=checkpoints,
-                )
-        except BoundViolated as error:
-            contradiction, store = error, error.path
+    store, contradiction = command.run(preset, suites, seed, folder, images, checkpoints, jobs, of_model)
     records = report.load(store)
     written = report.write(records, folder, formats)
     _conclude(records, written, as_json)
@@ -184,46 +165,13 @@ def validate(
         raise click.exceptions.Exit(1)
 
 
-def _only_model(
-    of_model: dict[str, Any],
-    suites: tuple[str, ...],
-    images: Path | None,
-    checkpoints: Path | None,
-    jobs: int | None,
-) -> None:
-    """Refuse what does not go with --model, or goes only with it."""
-    names = ", ".join(f"--{name.replace('_', '-')}" for name in of_model)
-    if "model" not in of_model:
-        raise ValueError(f"{names}: only with --model, the trained network to validate")
-    if "data" not in of_model:
-        raise ValueError("--data is missing: expected held-out data, text:FILE or images:PATH[:SPLIT]")
-    given = {
-        "--suite": bool(suites),
-        "--images": images is not None,
-        "--checkpoints": checkpoints is not None,
-        "--jobs": jobs is not None,
-    }
-    if without := [name for name, value in given.items() if value]:
-        raise ValueError(f"{', '.join(without)}: not with --model, which is validated alone")
-
-
 @cli.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.argument("other", type=click.Path(path_type=Path), required=False)
 @click.option(
     "--out", type=click.Path(path_type=Path), help="HTML file to write. [default: FOLDER/report.html]"
 )
-@click.option(
-    "--format",
-    "formats",
-    multiple=True,
-    callback=csv_option,
-    metavar="NAME[,NAME...]",
-    default=("html",),
-    show_default=True,
-    help="html, json, csv, tex.",
-)
-@click.option("--open/--no-open", "open_", default=False, help="Show the report in the browser afterwards.")
+@written_as
 @common
 def report(
     folder: Path,
