@@ -11,59 +11,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from scipy import stats
 from torch import Tensor, nn
 
 from certify.block_sweep import stream_of_pieces, unit_rows, zero_parameters_of
 from certify.certification import COPIES
-from certify.hooks import _frozen, _plain_execution
 from certify.intervals import ConfidenceInterval, check_confidence
-from certify.intervention import insert
 from certify.nested import map_tensors
 from certify.sites import unwrap
-from certify.sweep import Loss, Progress, Unit, _device_of, _device_with, _keys, _unit_name
+from certify.step_core import ASSUMPTIONS, Float, StepEffect, fieller, follow, mean_limits
+from certify.sweep import Loss, Progress, Unit, _device_of, _device_with, _unit_name
 
-__all__ = ["StepEffect", "StepEffects", "fieller", "step_effects"]
-
-Float = NDArray[np.float64]
+__all__ = ["StepEffect", "StepEffects", "fieller", "follow", "step_effects"]
 
 FRACTIONS = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
 """Default steps: the change predicted on the training units, as a fraction of their mean loss."""
-
-ASSUMPTIONS = (
-    "units independent of each other",
-    "held-out units disjoint from the training units",
-    "model trained on neither",
-    "large K (t limits for a mean)",
-)
-
-
-@dataclass(frozen=True)
-class StepEffect:
-    """One step: theta = -alpha mu_M.
-
-    Attributes
-    ----------
-    alpha, step_norm : step size, and ``alpha |mu_M|``, the length of the step in parameter space.
-    predicted : -alpha T, the first-order change of mean held-out loss.
-    second_order : predicted + alpha^2/2 mu_M^T H mu_M; None where the model has no second derivative.
-    observed : loss after minus before, paired over the held-out units, two-sided.
-    upper : upper confidence limit of the change, simultaneous over all step sizes.
-    ratio : observed over predicted (Fieller); infinite limits where T may be zero.
-    same_sign : whether observed and predicted have the same sign.
-    certain : whether `upper` is below zero.
-    """
-
-    alpha: float
-    step_norm: float
-    predicted: float
-    second_order: float | None
-    observed: ConfidenceInterval
-    upper: float
-    ratio: ConfidenceInterval
-    same_sign: bool
-    certain: bool
 
 
 @dataclass(frozen=True)
@@ -140,135 +101,6 @@ class StepEffects:
             f"({100 * self.confidence:g} %, all step sizes together)"
         )
         return "\n".join(lines)
-
-
-def fieller(y: Float, x: Float, confidence: float) -> tuple[float, float, float]:
-    r"""Ratio of the means of paired values with Fieller's limits: (estimate, low, high).
-
-    .. math::
-        \{\rho : (\bar y - \rho \bar x)^2 \le t^2 \widehat{\operatorname{Var}}(\bar y - \rho \bar x)\}
-
-    Exact for normal means, honest where the denominator may be zero: then there are no limits, where the
-    delta method would give finite, wrong ones.
-
-    Parameters
-    ----------
-    y, x : paired values, (n,), float64.
-    confidence : two-sided level.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer than two pairs.
-
-    Notes
-    -----
-    Source: Fieller, "Some problems in interval estimation", JRSS B 16 (1954).
-
-    Examples
-    --------
-    >>> fieller(np.array([2.0, 4.0, 6.0]), np.array([1.0, 2.0, 3.0]), 0.95)
-    (2.0, -inf, inf)
-    >>> [round(v, 3) for v in fieller(np.array([2.0, 2.1, 1.9, 2.0]), np.ones(4), 0.95)]
-    [2.0, 1.87, 2.13]
-    """
-    n = len(y)
-    if n < 2:
-        raise ValueError(f"n={n}: expected at least two units for an interval")
-    my, mx = float(y.mean()), float(x.mean())
-    if mx == 0:
-        return math.inf, -math.inf, math.inf
-    # in units of the means, so that tiny changes do not underflow when squared
-    sy = float(np.abs(y).max()) or 1.0
-    sx = float(np.abs(x).max())
-    (vx, vxy), (_, vy) = np.cov(x / sx, y / sy) / n
-    q = float(stats.t.ppf(0.5 + confidence / 2, n - 1)) ** 2
-    a, b, c = (mx / sx) ** 2 - q * vx, mx / sx * my / sy - q * vxy, (my / sy) ** 2 - q * vy
-    if a <= 0:
-        return my / mx, -math.inf, math.inf
-    root = math.sqrt(max(b * b - a * c, 0.0))
-    low, high = (b - root) / a * sy / sx, (b + root) / a * sy / sx
-    return my / mx, float(low), float(high)
-
-
-def _mean_limits(x: Float, confidence: float) -> tuple[float, float, float]:
-    half = float(stats.t.ppf(0.5 + confidence / 2, len(x) - 1)) * float(x.std(ddof=1)) / math.sqrt(len(x))
-    mean = float(x.mean())
-    return mean, mean - half, mean + half
-
-
-class _HeldOut:
-    """The held-out batches, kept so that every pass sees the same units in the same order."""
-
-    def __init__(
-        self, model: nn.Module, loss: Loss, batches: list[Any], unit: Unit, limit: int | None
-    ) -> None:
-        self.model, self.loss, self.batches, self.unit, self.limit = model, loss, batches, unit, limit
-
-    def passes(self) -> Iterator[tuple[Tensor, list[int], list[int]]]:
-        """Yield (losses, examples that count, the unit of each), batch by batch."""
-        index: dict[Any, int] = {}
-        for number, batch in enumerate(self.batches):
-            losses = self.loss(self.model, batch)
-            if losses.ndim == 1 and len(losses) == 0:
-                continue
-            keep = getattr(losses, "keep", None)
-            kept = torch.ones(len(losses), dtype=torch.bool) if keep is None else keep.detach().cpu()
-            keys: Sequence[Any] = [(number, i) for i in range(len(kept))]
-            if not isinstance(self.unit, str):
-                keys = _keys(self.unit, batch, kept)
-            chosen, slots = [], []
-            for example, (key, counted) in enumerate(zip(keys, kept.tolist(), strict=True)):
-                if counted and (key in index or self.limit is None or len(index) < self.limit):
-                    chosen.append(example)
-                    slots.append(index.setdefault(key, len(index)))
-            if chosen:
-                yield losses.as_subclass(Tensor), chosen, slots
-            if isinstance(self.unit, str) and len(index) == self.limit:
-                return
-
-    @torch.no_grad()
-    def losses(self) -> tuple[Float, NDArray[np.int64]]:
-        """Mean loss of each unit, and how many examples it has."""
-        values: list[float] = []
-        units: list[int] = []
-        for losses, chosen, slots in self.passes():
-            values += losses.double().cpu()[chosen].tolist()
-            units += slots
-        counts = np.bincount(units)
-        return np.bincount(units, weights=values) / counts, counts
-
-    def curvature(
-        self, mu: list[Tensor], parameters: list[nn.Parameter], counts: NDArray[Any]
-    ) -> float | None:
-        """mu^T H mu by one Hessian-vector product per batch; None where there is no second derivative."""
-        total = 0.0
-        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-            for losses, chosen, slots in self.passes():
-                weights = torch.zeros_like(losses)
-                weights[chosen] = torch.tensor(
-                    1 / (len(counts) * counts[slots]), dtype=losses.dtype, device=losses.device
-                )
-                first = torch.autograd.grad(
-                    losses @ weights, parameters, create_graph=True, allow_unused=True
-                )
-                slope = [
-                    (g * m).sum() for g, m in zip(first, mu, strict=True) if g is not None and g.requires_grad
-                ]
-                if not slope:
-                    continue  # linear in the parameters
-                try:
-                    second = torch.autograd.grad(sum(slope[1:], slope[0]), parameters, allow_unused=True)
-                except (RuntimeError, NotImplementedError) as error:
-                    if "not implemented" in str(error) or "derivative" in str(error):
-                        return None
-                    raise
-                total += sum(
-                    float((g.double() * m.double()).sum())
-                    for g, m in zip(second, mu, strict=True)
-                    if g is not None
-                )
-        return total
 
 
 def _mean_and_keys(rows: Iterable[Float]) -> tuple[Float, int, list[bytes]]:
@@ -354,8 +186,7 @@ def step_effects(
     sizes = None if alphas is None else [float(a) for a in alphas]
     if sizes is not None and (not sizes or not all(0 < a < math.inf for a in sizes)):
         raise ValueError(f"alphas={list(sizes)}: expected at least one step size, all positive and finite")
-    zero = zero_parameters_of(block)
-    parameters = list(zero.values())
+    zero_parameters_of(block)
     inner, grouped = unwrap(model), not isinstance(unit, str)
     spent: list[float] = []
 
@@ -395,21 +226,19 @@ def step_effects(
     target = _device_of(inner) if device is None else _device_with(inner, device)
     if target is not None:
         batches = [map_tensors(lambda t: t.to(target), batch) for batch in batches]
-    held_out = _HeldOut(inner, loss, batches, unit, max_test_units)
-    pieces = torch.from_numpy(mu).split([p.numel() for p in parameters])
-    direction = [m.view(p.shape).to(p) for m, p in zip(pieces, parameters, strict=True)]
-    steps: list[StepEffect] = []
-    with insert(inner, at, block), _plain_execution(inner), _frozen(inner), _restored(block, parameters):
-        for p in parameters:
-            p.requires_grad_(True)
-        before, counts = held_out.losses()
-        curvature = held_out.curvature(direction, parameters, counts)
-        for alpha in sizes:
-            with torch.no_grad():
-                for p, m in zip(parameters, direction, strict=True):
-                    p.copy_(-alpha * m)
-            change = held_out.losses()[0] - before
-            steps.append(_effect(alpha, norm, x, change, curvature, confidence, len(sizes), _unit_name(unit)))
+    before, curvature, steps = follow(
+        inner,
+        loss,
+        batches,
+        at=at,
+        block=block,
+        mu=mu,
+        slopes=x,
+        alphas=sizes,
+        confidence=confidence,
+        unit=unit,
+        max_units=max_test_units,
+    )
     return StepEffects(
         module=at,
         block=type(block).__name__,
@@ -418,56 +247,11 @@ def step_effects(
         K=K,
         unit=_unit_name(unit),
         T=ConfidenceInterval(
-            *_mean_limits(x, confidence), confidence, "t, mu_M given", K, _unit_name(unit), ASSUMPTIONS
+            *mean_limits(x, confidence), confidence, "t, mu_M given", K, _unit_name(unit), ASSUMPTIONS
         ),
         mu_norm=norm,
         curvature=curvature,
-        loss_before=float(before.mean()),
-        steps=tuple(steps),
+        loss_before=before,
+        steps=steps,
         confidence=confidence,
-    )
-
-
-@contextlib.contextmanager
-def _restored(block: nn.Module, parameters: list[nn.Parameter]) -> Iterator[None]:
-    """Zero parameters back at zero and modes of all the block's parameters as they were."""
-    wanted = [(p, p.requires_grad) for p in block.parameters()]
-    for p, _ in wanted:
-        p.requires_grad_(False)
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for p in parameters:
-                p.zero_()
-        for p, flag in wanted:
-            p.requires_grad_(flag)
-
-
-def _effect(
-    alpha: float,
-    norm: float,
-    x: Float,
-    change: Float,
-    curvature: float | None,
-    confidence: float,
-    number: int,
-    unit: str,
-) -> StepEffect:
-    K = len(change)
-    predicted = -alpha * float(x.mean())
-    mean, low, high = _mean_limits(change, confidence)
-    # one-sided, shared among the step sizes (Bonferroni)
-    upper = _mean_limits(change, 1 - 2 * (1 - confidence) / number)[2]
-    ratio, least, most = fieller(change, -alpha * x, confidence)
-    return StepEffect(
-        alpha=alpha,
-        step_norm=alpha * norm,
-        predicted=predicted,
-        second_order=None if curvature is None else predicted + alpha**2 / 2 * curvature,
-        observed=ConfidenceInterval(mean, low, high, confidence, "paired t", K, unit, ASSUMPTIONS),
-        upper=upper,
-        ratio=ConfidenceInterval(ratio, least, most, confidence, "fieller", K, unit, ASSUMPTIONS),
-        same_sign=mean * predicted > 0,
-        certain=upper < 0,
     )

@@ -5,7 +5,8 @@
 * signal-decay: the power-law exponent p of ``|mu| = c L^-p`` over the depth L of networks has its whole
   interval above 0 (holds) or below 0 (fails).
 * power-law: the power law is preferred to the exponential and to no decay by :data:`depth_fit.DECISIVE`.
-* deepest: the units M = K that Cantelli's bound asks for (5 %) grow with depth.
+* deepest: the units M = K that Cantelli's bound asks for (5 %) grow with depth. Beside it stands, without
+  deciding, what the deepest-model regime of paper 2 makes of the fitted signal decay.
 * joint-scaling: at the smallest width the deepest networks have a larger test loss than some shallower ones;
   and along the diagonal of the grid the test loss falls.
 """
@@ -19,6 +20,7 @@ from functools import lru_cache
 import numpy as np
 from scipy import stats
 
+from theory.depth import deepest_regime
 from validation import depth_fit
 from validation.claims import CLAIMS, CONFIDENCE, ClaimRow, Outcome, group, of, plural, seed_count
 from validation.depth_fit import Comparison
@@ -275,6 +277,35 @@ def required_units(g: Geometry) -> float | None:
     return (a + math.sqrt(inside)) / c if inside >= 0 and a + math.sqrt(inside) > 0 else None
 
 
+def regime(members: Sequence[Geometry]) -> tuple[float, str] | None:
+    """Fitted exponent, and what route A's units in the deepest-model regime make of it, in words.
+
+    The units go as signal^-4 while every other constant is the same, so that only their ratio between
+    the deepest and the shallowest networks follows from the data; curvature and the gap's scale cancel.
+    """
+    compared = decay(members)
+    rate = None if compared is None else compared.fits["power"].rate
+    if rate is None or rate.value is None:
+        return None
+    counts = sorted({blocks(g.depth, family(g)) for g in members})
+
+    def ratio(p: float) -> float:
+        signals = (1.0, (counts[-1] / counts[0]) ** -p)
+        shallow, deep = (
+            deepest_regime(s / max(signals), radius=1.0, curvature=1.0, eps_scale=1.0, delta=DELTA).required_M
+            for s in signals
+        )
+        return deep / shallow
+
+    limits = "no interval"
+    if rate.low is not None and rate.high is not None:
+        limits = f"[{ratio(rate.low):.2g}, {ratio(rate.high):.2g}]"
+    return rate.value, (
+        f"by the fitted signal alone (units ∝ signal⁻⁴, all else equal) route A asks for "
+        f"{ratio(rate.value):.2g} {limits} times the units at {counts[-1]} blocks as at {counts[0]}"
+    )
+
+
 def _deepest(records: Sequence[Record]) -> list[ClaimRow]:
     rows: list[ClaimRow] = []
     for name, positions, items in by_family(records):
@@ -308,6 +339,9 @@ def _deepest(records: Sequence[Record]) -> list[ClaimRow]:
         if lost:
             why += f"; {plural(lost, 'network')} without a detected signal at some place left out"
             verdict = "undecided" if verdict == "fails" else verdict  # what is left out may need the most
+        said = sorted(one for _, found in items if (one := regime(found)) is not None)
+        if said:
+            why += f"; {said[len(said) // 2][1]}" + (" (median series)" if len(said) > 1 else "")
         rows.append(
             _row(
                 "deepest",

@@ -30,6 +30,7 @@ def figures(records: Sequence[Record], id: str) -> list[Figure]:
     """Figures of the suite; those without records are left out."""
     made = [
         signal(records, f"{id}-signal"),
+        alignment(records, f"{id}-alignment"),
         diagonality(of(records, Diagonality), f"{id}-diagonality"),
         grid(of(records, Training), f"{id}-grid"),
     ]
@@ -111,6 +112,55 @@ def signal(records: Sequence[Record], id: str) -> Figure | None:
         "below the axis, which the fits use as they are."
     )
     return Figure(id, "First-order signal against depth", caption, tuple(panels), tuple(rows))
+
+
+def alignment(records: Sequence[Record], id: str) -> Figure | None:
+    """The effective alignment dimension against the number of blocks, at the same places as the signal."""
+    panels: list[Panel] = []
+    rows: list[dict[str, Any]] = []
+    for name, positions, items in by_family(records):
+        members = [g for _, ms in items for g in ms]
+        values = [g.d_align.value for g in members if g.d_align.value is not None and g.d_align.value > 0]
+        if not values:
+            continue
+        xs = sorted({blocks(g.depth, name) for g in members})
+        canvas = Canvas(x_title="residual blocks", y_title="d align", margin=90)
+        canvas.log_x_at([float(x) for x in xs])
+        low, high = min(values) / 3, max(values) * 2.5
+        canvas.log_y(low, high)
+        stages = sorted({k[2] for k, _ in items})
+        widths = sorted({k[1] for k, _ in items})
+        wishes = []
+        for key, ms in items:
+            colour = SERIES[widths.index(key[1]) % len(SERIES)]
+            marker = MARKERS[stages.index(key[2]) % len(MARKERS)]
+            shift = 1 + 0.02 * (widths.index(key[1]) - (len(widths) - 1) / 2)
+            seen: list[float] = []
+            for g in ms:
+                x, y = blocks(g.depth, name) * shift, g.d_align.value
+                if y is not None and y > low:
+                    _mark(canvas, x, y, g.d_align.low, g.d_align.high, colour, marker)
+                    seen.append(y)
+                else:  # zero or negative: an arrow at the foot
+                    canvas.ax.plot([x], [low * 1.2], marker="v", color=colour, markersize=5, linestyle="none")
+                rows.append(_signal_row(g, key))
+            if seen:
+                text = f"{key[1]} {key[2]}" if len(stages) > 1 else f"width {key[1]}"
+                wishes.append((math.exp(float(np.mean(np.log(seen)))), text, colour))
+        canvas.labels_right(wishes)
+        title = f"{FAMILIES.get(name, name)}, positions {positions}"
+        alt = f"{title}: alignment dimension at {len(members)} places against {xs[0]} to {xs[-1]} blocks."
+        panels.append(Panel(title, canvas.svg(f"{id}-{len(panels)}", alt)))
+    if not panels:
+        return None
+    caption = (
+        "What to see: whether the alignment dimension changes from left to right; the smaller it is, the "
+        "more units an insertion needs. Points are trained networks with 95 % intervals from unbiased "
+        "parts, at the places of the figure of the signal; colours are widths, markers insertion points. No "
+        "line is fitted; labels stand at geometric means. Arrows at the foot are estimates that do not "
+        "exist, or are zero or negative."
+    )
+    return Figure(id, "Alignment dimension against depth", caption, tuple(panels), tuple(rows))
 
 
 def _signal_row(g: Geometry, key: tuple[str, int, str, str]) -> dict[str, object]:

@@ -31,7 +31,7 @@ def records(network: Network, trained: Trained, seed: int) -> list[Growth]:
     n = min(UNITS, len(held) // 3)
     order = measure.rng_of(seed, network.name, "growth").permutation(len(held))
     samples = [held.take(np.sort(order[i * n : (i + 1) * n])) for i in range(3)]
-    train, test, fresh = ([_batch(b) for b in training.batches(s, 100)] for s in samples)
+    train, test, fresh = ([as_batch(b) for b in training.batches(s, 100)] for s in samples)
     at = gradients.insertion_points(network, trained.model)[-1]
     started = time.perf_counter()
     with training.one_thread():
@@ -42,7 +42,7 @@ def records(network: Network, trained: Trained, seed: int) -> list[Growth]:
             test,
             fresh=fresh,
             at=at,
-            block=certify.ChannelShift(_channels(trained.model, at)),
+            block=certify.ChannelShift(channels(trained.model, at)),
             clip=CLIP,
             steps=STEPS,
             generator=seed,
@@ -82,12 +82,14 @@ def records(network: Network, trained: Trained, seed: int) -> list[Growth]:
     ]
 
 
-def _batch(batch: tuple[Any, Any]) -> Any:
+def as_batch(batch: tuple[Any, Any]) -> Any:
+    """Inputs and labels as the losses of :mod:`certify.losses` take them."""
     inputs, labels = batch
     return {"input_ids": inputs} if inputs.ndim == 2 and inputs.dtype == labels.dtype else (inputs, labels)
 
 
-def _channels(model: Any, at: str) -> int:
+def channels(model: Any, at: str) -> int:
+    """Channels of the output of an insertion point."""
     module = model.get_submodule(at)
     if isinstance(module, models.BasicBlock):
         return int(module.conv2.out_channels)

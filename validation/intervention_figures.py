@@ -179,8 +179,8 @@ def change(effects: Sequence[Effect], id: str) -> Figure | None:
         return None
     caption = (
         "What to see: up to which step the improvement is certain, and whether the M units improve more "
-        "often than fresh ones. Certain: the whole 95 % interval of the mean change, paired over units, lies "
-        "on one side of 0."
+        "often than fresh ones. Better: the upper 95 % limit of the mean change, paired over units and for "
+        "all steps together, lies below 0; worse: the two-sided 95 % interval of that step lies above 0."
     )
     return Figure(id, "Where a step is a certain improvement", caption, tuple(panels), tuple(rows))
 
@@ -259,7 +259,7 @@ def _steps(effects: Sequence[Effect], id: str) -> list[Table]:
         )
     note = (
         "Fresh units. The ratio is observed over predicted change; the largest certain step is the largest "
-        "one tried whose whole 95 % interval shows an improvement."
+        "one tried whose improvement is certain at 95 %, for all steps together."
     )
     return [
         Table(

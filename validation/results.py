@@ -195,7 +195,7 @@ class Effect:
     """Inner product of both mean gradients."""
     predicted: float
     """-alpha T."""
-    second_order: float
+    second_order: float | None
     """Predicted with the curvature along the step: -alpha T + alpha^2 v'Hv / 2."""
     observed: Measured
     """Mean change of the loss, paired over the K units."""
@@ -203,7 +203,7 @@ class Effect:
     """Observed over predicted."""
     same_sign: bool
     certain: bool
-    """The whole interval of the observed change lies below 0."""
+    """The one-sided upper limit of the change, for all step lengths together (Bonferroni), lies below 0."""
     seconds: float
 
 

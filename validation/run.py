@@ -29,6 +29,7 @@ from validation import (
     measure,
     models,
     prepare,
+    record_cache,
     resample,
     sets,
     training,
@@ -323,5 +324,5 @@ def _sources() -> list[Path]:
     """Files whose source decides the numbers: a run is not continued by other code."""
     packages = [p for module in (theory, certify) for p in Path(str(module.__file__)).parent.glob("*.py")]
     own = (cases, cifar, data, gradients, image_files, measure, models, prepare, resample, sets, training)
-    suites = (depth_measure, growth_measure, intervention_measure)
+    suites = (depth_measure, growth_measure, intervention_measure, record_cache)
     return sorted([*packages, *(Path(str(module.__file__)) for module in (*own, *suites))])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import statsmodels.api as sm
 from scipy import stats
 
-from validation import depth_claims, depth_figures, depth_fit
+from validation import cases, depth_claims, depth_figures, depth_fit, depth_measure, training
 from validation.claims import ClaimRow
 from validation.results import Diagonality, Geometry, Measured, Record, Training, from_json, to_json
 
@@ -205,7 +206,7 @@ def test_figures_and_tables_carry_their_data() -> None:
     runs = [trained(d, s, 0.3, w) for d in DEPTHS for s in range(2) for w in (4, 8)]
     records = [*decaying(0.5), *runs, diagonal(0.2, 0.1)]
     made = depth_figures.figures(records, "depth")
-    assert [f.id for f in made] == ["depth-signal", "depth-diagonality", "depth-grid"]
+    assert [f.id for f in made] == ["depth-signal", "depth-alignment", "depth-diagonality", "depth-grid"]
     for figure in made:
         assert figure.caption.startswith("What to see")
         assert figure.rows
@@ -213,3 +214,40 @@ def test_figures_and_tables_carry_their_data() -> None:
     assert [t.id for t in depth_figures.tables(records, "depth")] == ["depth-decay", "depth-diagonality"]
     assert depth_figures.figures([], "depth") == []
     assert depth_figures.tables([], "depth") == []
+
+
+def test_a_second_measurement_comes_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(training.CACHE_VARIABLE, str(tmp_path))
+    network = replace(cases.SMOKE.resnets[0], depth=8, steps=2, train_pool=0, trajectory=0, held_out=60)
+    calls: list[str] = []
+    real = depth_measure._measure
+    monkeypatch.setattr(depth_measure, "_measure", lambda n: calls.append(n.name) or real(n))
+    first, again = depth_measure.records(network, 0), depth_measure.records(network, 0)
+    assert calls == [network.name]
+    assert [replace(r, cached=True) if isinstance(r, Training) else r for r in first] == again
+    assert any(isinstance(r, Diagonality) for r in again)
+    depth_measure.records(replace(network, seed=1), 0)
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("p", [0.5, -0.5])
+def test_the_deepest_regime_turns_decay_into_units(p: float) -> None:
+    """Signal L^-p asks for units L^{4p}: from 3 to 15 blocks 5^{4p} times as many, whatever the constants."""
+    members = [r for r in decaying(p, noise=0.0) if isinstance(r, Geometry)]
+    found = depth_claims.regime(members)
+    assert found is not None
+    assert found[0] == pytest.approx(p, abs=1e-3)
+    assert f"asks for {5.0 ** (4 * p):.2g} [" in found[1]
+    rows = [r.why for r in depth_claims.claim_rows(decaying(p)) if r.claim == "deepest"]
+    assert all("at 15 blocks as at 3" in why for why in rows)
+    assert rows
+
+
+def test_alignment_is_drawn_against_depth() -> None:
+    figure = depth_figures.alignment(decaying(0.5), "x")
+    assert figure is not None
+    assert len(figure.rows) == 12
+    assert {r["d_align"] for r in figure.rows} == {1.0}
+    nothing = Measured(None, None, None, 0.95, "none")
+    gone = [replace(r, d_align=nothing) for r in decaying(0.5) if isinstance(r, Geometry)]
+    assert depth_figures.alignment(gone, "x") is None
