@@ -124,7 +124,7 @@ def alignment(records: Sequence[Record], id: str) -> Figure | None:
         if not values:
             continue
         xs = sorted({blocks(g.depth, name) for g in members})
-        canvas = Canvas(x_title="residual blocks", y_title="d align", margin=90)
+        canvas = Canvas(x_title="residual blocks", y_title="d_{align}", margin=90)
         canvas.log_x_at([float(x) for x in xs])
         low, high = min(values) / 3, max(values) * 2.5
         canvas.log_y(low, high)
