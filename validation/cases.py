@@ -110,7 +110,7 @@ def _square(*sizes: int) -> Sizes:
 # -- known laws ------------------------------------------------------------------------------------
 
 _SPECTRA: dict[str, Callable[[int], np.ndarray]] = {
-    "flat": lambda d: laws.flat_spectrum(d),
+    "flat": laws.flat_spectrum,
     "power-law": lambda d: laws.power_law_spectrum(d, 1.0),
     "spiked": lambda d: laws.spiked_spectrum(d, float(d)),
 }
@@ -121,47 +121,53 @@ def _mean(d: int, signal: float) -> np.ndarray:
     return np.full(d, np.sqrt(signal / d))
 
 
+# Laws are built by partials, not lambdas: cells are pickled to be measured in other processes.
+def _gaussian(spectrum: str, d: int, signal: float) -> Law:
+    return laws.GaussianLaw(_mean(d, signal), _SPECTRA[spectrum](d))
+
+
+def _other(law: Callable[..., Law], signal: float, **shape: float) -> Law:
+    return law(_mean(8, signal), laws.flat_spectrum(8), **shape)
+
+
 def gaussian_grid(
     spectra: tuple[str, ...], dimensions: tuple[int, ...], signals: tuple[float, ...]
 ) -> tuple[LawCase, ...]:
     """Normal laws N(mu, Sigma) for every spectrum, dimension and signal ``|mu|^2 / tr Sigma``."""
-
-    def case(spectrum: str, d: int, signal: float) -> LawCase:
-        return LawCase(
-            f"gaussian-{spectrum}-d{d}-s{signal:g}",
-            f"normal, {spectrum} spectrum, d = {d}, |μ|²/tr Σ = {signal:g}",
-            lambda: laws.GaussianLaw(_mean(d, signal), _SPECTRA[spectrum](d)),
+    return tuple(
+        LawCase(
+            f"gaussian-{s}-d{d}-s{x:g}",
+            f"normal, {s} spectrum, d = {d}, |μ|²/tr Σ = {x:g}",
+            partial(_gaussian, s, d, x),
         )
-
-    return tuple(case(s, d, x) for s in spectra for d in dimensions for x in signals)
+        for s in spectra
+        for d in dimensions
+        for x in signals
+    )
 
 
 _OTHER_LAWS = (
     LawCase(
         "student-t2.5",
         "Student t, 2.5 degrees of freedom (infinite fourth moment), d = 8",
-        lambda: laws.StudentTLaw(_mean(8, 0.3), laws.flat_spectrum(8), df=2.5),
+        partial(_other, laws.StudentTLaw, 0.3, df=2.5),
     ),
     LawCase(
         "lognormal-1.5",
         "normal times lognormal scale (τ = 1.5), d = 8",
-        lambda: laws.LognormalLaw(_mean(8, 0.3), laws.flat_spectrum(8), tau=1.5),
+        partial(_other, laws.LognormalLaw, 0.3, tau=1.5),
     ),
     LawCase(
         "pareto-2.5",
         "normal times Pareto scale (α = 2.5, infinite fourth moment), d = 8",
-        lambda: laws.ParetoLaw(_mean(8, 0.3), laws.flat_spectrum(8), alpha=2.5),
+        partial(_other, laws.ParetoLaw, 0.3, alpha=2.5),
     ),
-    LawCase(
-        "sparse-0.05",
-        "zero for 19 units of 20, d = 8",
-        lambda: laws.SparseLaw(_mean(8, 3.0), laws.flat_spectrum(8), p=0.05),
-    ),
+    LawCase("sparse-0.05", "zero for 19 units of 20, d = 8", partial(_other, laws.SparseLaw, 3.0, p=0.05)),
     LawCase("coin", "fair coin on {0, 1}: attains both bounds at M = K = 1", laws.coin),
     LawCase(
         "rare-reversal-8",
         "1, rarely −7: nearly attains B_exact at M = K = 8",
-        lambda: laws.rare_reversal(8, "1/200"),
+        partial(laws.rare_reversal, 8, "1/200"),
     ),
 )
 

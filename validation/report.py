@@ -10,10 +10,12 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from validation import latex, page, store
+from validation import cells, latex, page, store
 from validation.claims import of, suites
 from validation.methods import TITLES, methods
 from validation.results import Geometry, Misalignment, Record, Run, Training, from_json
@@ -37,6 +39,8 @@ STORE = "results.jsonl"
 FORMATS = ("html", "json", "csv", "tex")
 _ROOM = 2_600_000
 """Bytes for all pictures of a page at first; less where its tables and data take more than the rest."""
+_MANY = 1000
+"""Records above which drawing in processes of their own is worth starting them."""
 _PAGE = 4_900_000
 """Bytes of a page: it opens at once and goes through mail."""
 
@@ -189,11 +193,22 @@ def comparison_page(a: Sequence[Record], b: Sequence[Record], path: str | Path) 
     return _write(Path(path), text)
 
 
-def render(records: Sequence[Record]) -> str:
-    """The page as text."""
+def render(records: Sequence[Record], *, jobs: int | None = None) -> str:
+    """The page as text; suites are drawn in ``jobs`` processes, None: one a core where there is much to draw.
+
+    The page is the same whatever their number.
+    """
     environment, css = _environment()
+    if jobs is None:
+        jobs = (os.cpu_count() or 1) if len(records) > _MANY else 1
     run, rows = _run(records), claim_table(records)
-    views = [page.suite_view(records, s) for s in suites(records)]
+    # The suite with the most records is drawn first, so that no core idles at the end.
+    names = suites(records)
+    size = {s: sum(getattr(r, "suite", None) == s for r in records) for s in names}
+    order = sorted(names, key=lambda s: -size[s])
+    with closing(cells.in_order([partial(page.suite_view, records, s) for s in order], jobs=jobs)) as drawn:
+        by_suite = dict(zip(order, drawn, strict=True))
+    views = [by_suite[s] for s in names]
     for view in views:
         view["claims"] = page.claim_views([r for r in rows if r.suite == view["suite"]])
     pictures = page.fit(views, _ROOM)

@@ -11,6 +11,7 @@ import os
 import platform
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ import certify
 import theory
 from validation import (
     cases,
+    cells,
     cifar,
     data,
     depth_measure,
@@ -122,7 +124,8 @@ def run(
         The command to print in the report for repeating the run; None writes the equivalent ``certify
         validate``.
     jobs:
-        Networks trained at the same time, one thread each; None means one for each core.
+        Networks trained, and cells measured, at the same time, one thread each; None means one for each core.
+        The records are the same whatever their number.
     images:
         Images for the ResNets in place of the embedded ones, in any form that
         :func:`validation.data.images` reads; splits ``train`` and ``test``.
@@ -155,15 +158,16 @@ def run(
                 f"{len(plan) - len(left)} of {len(plan)} cells are already stored; going on with the rest"
             )
         wanted = list(dict.fromkeys(cell.network for cell in left if cell.network is not None))
+        cores = jobs or (os.cpu_count() or 1 if budget.side_by_side else 1)
         if wanted:
             progress.start(sum(map(prepare.steps_of, wanted)), "Training networks, measuring gradients")
-            cores = jobs or (os.cpu_count() or 1 if budget.side_by_side else 1)
             prepare.prepare(wanted, jobs=cores, on_step=progress.advance, note=progress.note)
         progress.start(sum(cell.comparisons for cell in plan), "Measuring and counting")
         progress.advance(sum(cell.comparisons for cell in plan) - sum(cell.comparisons for cell in left))
-        for cell in left:
-            store.append(cell.name, cell.measure())
-            progress.advance(cell.comparisons)
+        with closing(cells.in_order([cell.measure for cell in left], jobs=cores)) as measured:
+            for cell, records in zip(left, measured, strict=True):
+                store.append(cell.name, records)
+                progress.advance(cell.comparisons)
         contradictions = violations(store.records())
     if contradictions:
         raise BoundViolated(store.path, contradictions)
@@ -325,4 +329,5 @@ def _sources() -> list[Path]:
     packages = [p for module in (theory, certify) for p in Path(str(module.__file__)).parent.glob("*.py")]
     own = (cases, cifar, data, gradients, image_files, measure, models, prepare, resample, sets, training)
     suites = (depth_measure, growth_measure, intervention_measure, record_cache)
+    packages.append(Path(cells.__file__))
     return sorted([*packages, *(Path(str(module.__file__)) for module in (*own, *suites))])

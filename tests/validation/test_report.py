@@ -604,3 +604,8 @@ def test_numbers_for_readers() -> None:
     assert number(float("inf")) == "∞"
     assert math_html("−μ_{M}") == "−<i>μ</i><sub>M</sub>"
     assert math_html("d_{align} & B_{exact}") == "<i>d</i><sub>align</sub> &amp; <i>B</i><sub>exact</sub>"
+
+
+def test_page_is_the_same_whatever_the_number_of_processes() -> None:
+    records = make_records(small=True)
+    assert report.render(records, jobs=2) == report.render(records, jobs=1)
