@@ -222,6 +222,37 @@ neoxes = partial(transformers, "neox")
 llamas = partial(transformers, "llama")
 
 
+# Budgets that both families of transformers share.
+_SMOKE_TEXT = {
+    "seeds": 1,
+    "steps": 60,
+    "batch": 16,
+    "held_out": 300,
+    "length": 32,
+    "train_pool": 100,
+    "trajectory": 100,
+}
+_DEFAULT_TEXT = {
+    "seeds": 3,
+    "steps": 120,
+    "batch": 8,
+    "held_out": 480,
+    "length": 64,
+    "train_units": 480,
+    "train_pool": 224,
+    "trajectory": 96,
+}
+_LAPTOP_TEXT = {
+    "seeds": 3,
+    "steps": 150,
+    "batch": 8,
+    "held_out": 600,
+    "length": 128,
+    "train_units": 600,
+    "train_pool": 200,
+    "trajectory": 96,
+}
+
 SMOKE = Preset(
     name="smoke",
     laws=gaussian_grid(("flat", "power-law"), (8,), (0.1, 1.0)),
@@ -231,12 +262,8 @@ SMOKE = Preset(
     other_sizes=_square(1, 8),
     other_replicates=2_000,
     resnets=resnets((0.25, 0.5), 1, steps=40, batch=64, held_out=300, train_pool=100, trajectory=100),
-    neoxes=neoxes(
-        (16, 32), 2, 1, steps=60, batch=16, held_out=300, length=32, train_pool=100, trajectory=100
-    ),
-    llamas=llamas(
-        (16, 32), 2, 1, steps=60, batch=16, held_out=300, length=32, train_pool=100, trajectory=100
-    ),
+    neoxes=neoxes((16, 32), layers=2, **_SMOKE_TEXT),
+    llamas=llamas((16, 32), layers=2, **_SMOKE_TEXT),
     with_replacement=_square(1, 10, 100),
     without_replacement=_square(10, 100),
     fresh=_square(1, 5),
@@ -262,26 +289,12 @@ DEFAULT = Preset(
     neoxes=neoxes(
         (32, 64, 128, 256),
         layers=6,
-        seeds=3,
-        steps=120,
-        batch=8,
-        held_out=480,
-        length=64,
-        train_units=480,
-        train_pool=224,
-        trajectory=96,
+        **_DEFAULT_TEXT,
     ),
     llamas=llamas(
         (32, 64, 128, 256),
         layers=4,
-        seeds=3,
-        steps=120,
-        batch=8,
-        held_out=480,
-        length=64,
-        train_units=480,
-        train_pool=224,
-        trajectory=96,
+        **_DEFAULT_TEXT,
     ),
     with_replacement=_square(1, 3, 10, 30, 100, 300),
     without_replacement=_square(10, 30, 100),
@@ -308,26 +321,12 @@ LAPTOP = replace(
     neoxes=neoxes(
         (32, 64, 128, 256, 512),
         layers=6,
-        seeds=3,
-        steps=150,
-        batch=8,
-        held_out=600,
-        length=128,
-        train_units=600,
-        train_pool=200,
-        trajectory=96,
+        **_LAPTOP_TEXT,
     ),
     llamas=llamas(
         (32, 64, 128, 256),
         layers=4,
-        seeds=3,
-        steps=150,
-        batch=8,
-        held_out=600,
-        length=128,
-        train_units=600,
-        train_pool=200,
-        trajectory=96,
+        **_LAPTOP_TEXT,
     ),
     with_replacement=(*_square(1, 3, 10, 30, 100, 300, 1000), (30, 300)),
     without_replacement=_square(10, 30, 100, 300),

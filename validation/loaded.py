@@ -27,6 +27,7 @@ from certify.sweep import check_device
 from theory.moments import Moments
 from validation import cases, measure, pretrained, resample, targets, training
 from validation.measure import Level, rng_of
+from validation.pool_bounds import pool_bounds
 from validation.resample import Pool
 from validation.results import Record, Run
 from validation.store import Store
@@ -275,7 +276,7 @@ def _records(
             if fresh:
                 bounds = measure.estimated_bounds(Q[first], M, K)
             else:
-                bounds = measure.pool_bounds(moments, M, K, replacement=protocol == "with_replacement")
+                bounds = pool_bounds(moments, M, K, replacement=protocol == "with_replacement")
             records.append(
                 measure._misalignment(
                     common,

@@ -30,6 +30,7 @@ from validation import (
     intervention_measure,
     measure,
     models,
+    pool_bounds,
     prepare,
     record_cache,
     resample,
@@ -327,7 +328,6 @@ def _describe(
 def _sources() -> list[Path]:
     """Files whose source decides the numbers: a run is not continued by other code."""
     packages = [p for module in (theory, certify) for p in Path(str(module.__file__)).parent.glob("*.py")]
-    own = (cases, cifar, data, gradients, image_files, measure, models, prepare, resample, sets, training)
-    suites = (depth_measure, growth_measure, intervention_measure, record_cache)
-    packages.append(Path(cells.__file__))
-    return sorted([*packages, *(Path(str(module.__file__)) for module in (*own, *suites))])
+    own = (cases, cells, cifar, data, gradients, image_files, measure, models, pool_bounds, prepare, resample)
+    more = (depth_measure, growth_measure, intervention_measure, record_cache, sets, training)
+    return sorted([*packages, *(Path(str(module.__file__)) for module in (*own, *more))])

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 from scipy import stats
 
+from validation.claims import of
 from validation.results import Geometry, Measured, Misalignment, Record, Run, Training, Verdict
 
 ASSUMED = ("INDEPENDENT_SAMPLES", "FINITE_SECOND_MOMENT", "NONZERO_MEAN")
@@ -262,3 +263,27 @@ def with_false_bound(records: list[Record]) -> list[Record]:
         out.append(r)
     assert done
     return out
+
+
+def some_cell(events: int) -> Misalignment:
+    rng = np.random.default_rng(0)
+    (found,) = [c for c in of(make_records(small=True), Misalignment) if c.suite == "neox"][:1]
+    d = {
+        k: getattr(found, k)
+        for k in (
+            "suite",
+            "case",
+            "label",
+            "module",
+            "positions",
+            "unit",
+            "width",
+            "depth",
+            "seed",
+            "protocol",
+            "bound_source",
+            "log_probability",
+        )
+    }
+    p = float(events > 0) * 0.3
+    return cell(**d, M=10, K=10, trials=1000, d_par=0.5, d_2=0.1, p=p, rng=rng)

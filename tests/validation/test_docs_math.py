@@ -10,7 +10,6 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-pytest.importorskip("latex2mathml")
 DOCS = Path(__file__).parents[2] / "docs"
 MATH = "{http://www.w3.org/1998/Math/MathML}"
 

@@ -15,7 +15,8 @@ import pytest
 from certify import clopper_pearson, estimate, gradients
 from certify.losses import classification
 from validation import data, models, training
-from validation.measure import pool_bounds, verdict
+from validation.measure import verdict
+from validation.pool_bounds import pool_bounds
 from validation.resample import Pool
 from validation.results import Measured
 

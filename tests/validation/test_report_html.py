@@ -308,6 +308,7 @@ def test_every_colour_of_text_reaches_aa_on_every_ground_it_stands_on(theme: int
         k: "#" + "".join(c * 2 for c in v[1:]) if len(v) == 4 else v
         for k, v in re.findall(r"--([\w-]+): (#[0-9a-f]{3,6})\b", block)
     }
+    assert contrast("#000000", "#ffffff") == pytest.approx(21)
     used = set(re.findall(r"(?<!-)color: var\(--([\w-]+)\)", css))
     assert {"ink", "muted", "accent", "ok", "bad", "open"} <= used
     for front in sorted(used | {f"c{i}" for i in range(1, 7)}):

@@ -138,7 +138,7 @@ def test_counts_equal_a_naive_loop() -> None:
 
 def test_pool_moments_match_enumeration_exactly() -> None:
     """Mean and variance of T for both ways of drawing, against Fractions, through the bounds."""
-    from validation.measure import pool_bounds
+    from validation.pool_bounds import pool_bounds
 
     M, K = 2, 2
     Q = [[2, 1], [1, -1], [3, 0], [1, 1], [-1, 2]]
@@ -250,7 +250,7 @@ def test_pairs_of_pools_agree_with_enumeration() -> None:
 
 
 def test_two_pool_moments_match_enumeration_exactly() -> None:
-    from validation.measure import two_pool_moments
+    from validation.pool_bounds import two_pool_moments
 
     one, two = [[1, 2], [-1, 1], [2, 3]], [[1, 0], [2, 1], [1, 1], [0, -1]]
     M, K = 2, 3

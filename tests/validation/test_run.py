@@ -17,7 +17,8 @@ import pytest
 
 from validation import cases, measure, prepare, store, training
 from validation import run as run_module
-from validation.measure import Level, known, rng_of, verdict
+from validation.measure import Level, rng_of, verdict
+from validation.pool_bounds import known
 from validation.resample import Events
 from validation.results import Geometry, Measured, Misalignment, Record, Run, Training
 from validation.run import BoundViolated, run, violations
